@@ -183,6 +183,22 @@ class DataFacts(Record):
     """Tokens per sample that count in the loss."""
 
 
+class ModelDims(Record):
+    """Dimensions that decide FLOPs and bytes, from the model's own config."""
+
+    architecture: str
+    """Class name, e.g. Qwen2ForCausalLM."""
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    """Not always hidden / heads (Qwen3-32B: 64 heads × 128 with hidden 5120)."""
+    intermediate: int
+    vocab: int
+    tied_embeddings: bool
+
+
 class Parameters(Record):
     """Counted on the unwrapped, unsharded model."""
 
@@ -279,6 +295,7 @@ class CaseRecord(Record):
     """Wall time of the case outside its training steps."""
     remarks: list[str]
     """Caveats a reader must know."""
+    model: ModelDims | None
     parameters: Parameters | None
     data: DataFacts | None
     timed: Timed | None
