@@ -28,8 +28,6 @@ class Case(BaseModel):
     # Model
     model: str = Field(min_length=1)
     """Hugging Face hub name, or folder of a causal LM (relative to here or to the repository)."""
-    model_file: str | None = None
-    """A GGUF file inside `model` whose weights are dequantised on load; null for safetensors."""
     weights: Literal["pretrained", "random"] = "pretrained"
     """`random` draws seeded weights from the config alone: for speed and memory, not accuracy."""
     model_overrides: dict[str, int | float | bool | str] = {}
