@@ -1,0 +1,173 @@
+"""What rank 0 does with a suite: one job after another, every result on disk before the next begins."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench import planner_gate
+from bench.errors import RecordError
+from bench.progress import Progress
+from bench.records.folder import case_folder, read_case
+from bench.records.merge import CaseEnd, add_verification, merge_case, write_case
+from bench.records.runfolder import RunFolder
+from bench.records.schema import CaseRecord
+from bench.spec.case import Case
+from bench.spec.layout import remarks
+from bench.spec.preflight import why_not
+from bench.supervisor.contract import Job, JobEnd, SessionInterrupted, SessionLost
+from bench.supervisor.session import Session
+
+VERIFY_TOLERANCE = {"fp32": 1e-5, "bf16": 5e-3, "fp16": 5e-3}
+"""Relative difference of two losses of the same weights: rounding of differently shaped passes."""
+OP_BUILD_TIMEOUT_S = 900.0
+_FINISHED = ("ok", "oom", "unsupported", "skipped")
+"""Statuses that `--resume` does not run again; a crash or a timeout may have been the machine's fault."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the command line says beyond the suite."""
+
+    repeats: int = 1
+    interleave: bool = False
+    """Round by round over the cases, so that drift of the machine hits all of them alike."""
+    force: bool = False
+    """Run cases that the plan says cannot fit."""
+    timeout_s: float | None = None
+    """Replaces every case's own."""
+
+
+class Leader:
+    """Runs the cases of one run folder."""
+
+    def __init__(self, session: Session, folder: RunFolder, options: Options) -> None:
+        self.session, self.folder, self.options = session, folder, options
+        self.built: set[str] = set()
+
+    def run(self) -> None:
+        """Run everything that is not finished yet.
+
+        Raises:
+            SessionInterrupted, SessionLost: after run.json says so; finished cases are on disk.
+            OSError: a result could not be written (disk full); those before it are on disk.
+        """
+        todo = list(self._todo())
+        progress = Progress(total=len(todo))
+        try:
+            for case, repeat in todo:
+                progress.begin(case, repeat)
+                record = self._one(case, repeat, progress)
+                progress.end(record)
+        except (SessionInterrupted, SessionLost, OSError) as error:
+            with suppress(OSError):
+                self.folder.interrupted(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            progress.close()
+        self.folder.finish()
+
+    def _todo(self) -> Iterator[tuple[Case, int]]:
+        """Cases and repeats in order, less the finished ones."""
+        cases, repeats = self.folder.cases, range(1, self.options.repeats + 1)
+        if self.options.interleave:
+            order = [(case, repeat) for repeat in repeats for case in cases]
+        else:
+            order = [(case, repeat) for case in cases for repeat in repeats]
+        for case, repeat in order:
+            if not self._finished(case, repeat):
+                yield case, repeat
+
+    def _finished(self, case: Case, repeat: int) -> bool:
+        path = case_folder(self.folder.path, case.id, repeat) / "case.json"
+        if not path.is_file():
+            return False
+        try:
+            record = read_case(path)
+        except RecordError:
+            return False
+        return record.case == case and record.status in _FINISHED
+
+    def _one(self, case: Case, repeat: int, progress: Progress) -> CaseRecord:
+        started_at, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+        blank = CaseEnd(
+            run_id=self.folder.record.run_id, case=case, repeat=repeat, status="ok", reason=None,
+            failing_rank=None, log_tail=None, world_size=self.session.world_size, started_at=started_at,
+            wall_s=0.0, remarks=remarks(case, self.session.world_size),
+        )  # fmt: skip
+        refused = self._refused(case)
+        if refused is not None:
+            status, reason = refused
+            return self._write(dataclasses.replace(blank, status=status, reason=reason), None)
+        checkpoints = self.folder.path / ".checkpoints" / f"{case.id}.r{repeat}"
+        try:
+            job_end = self._measure(case, repeat, checkpoints, progress)
+            end = dataclasses.replace(
+                blank, status=job_end.status, reason=job_end.reason or None, failing_rank=job_end.failing_rank,
+                log_tail=job_end.log_tail if job_end.status != "ok" else None, wall_s=time.monotonic() - start,
+            )  # fmt: skip
+            verification = self._verify(case, repeat, checkpoints / "export") if job_end.status == "ok" else None
+            return self._write(end, job_end.files, verification, checkpoints)
+        finally:
+            shutil.rmtree(checkpoints, ignore_errors=True)
+
+    def _refused(self, case: Case) -> tuple[str, str] | None:
+        """Status and reason of a case that is not started at all."""
+        reason = why_not(case, self.session.world_size)
+        if reason is not None:
+            return "unsupported", reason
+        reason = None if self.options.force else planner_gate.why_skipped(case, self.session.world_size)
+        return ("skipped", reason) if reason is not None else None
+
+    def _measure(self, case: Case, repeat: int, checkpoints: Path, progress: Progress) -> JobEnd:
+        if case.offload_optimizer == "cpu" and "cpu_adam" not in self.built:
+            end = self._build_operators(["cpu_adam"])
+            if end.status != "ok":
+                return end
+            self.built.add("cpu_adam")
+        payload = {"case": case.model_dump(mode="json"), "checkpoint_dir": str(checkpoints)}
+        job = Job(
+            name=f"{case.id}.r{repeat}", entry="bench.worker.main:run", payload=payload,
+            timeout_s=self.options.timeout_s or case.timeout_s,
+        )  # fmt: skip
+        return self.session.run(job, on_poll=progress.poll)
+
+    def _build_operators(self, names: list[str]) -> JobEnd:
+        payload = {"operators": names, "lock_timeout_s": OP_BUILD_TIMEOUT_S - 30}
+        job = Job("operators", "bench.worker.ops:build", payload, OP_BUILD_TIMEOUT_S, ranks="one_per_node")
+        return self.session.run(job)
+
+    def _verify(self, case: Case, repeat: int, export: Path) -> tuple[dict[str, Any] | None, str | None] | None:
+        """Load the export in a fresh process on rank 0; (facts, why not)."""
+        if not export.is_dir():
+            return None
+        payload = {"case": case.model_dump(mode="json"), "export": str(export)}
+        timeout = self.options.timeout_s or case.timeout_s
+        job = Job(f"{case.id}.r{repeat}.verify", "bench.worker.verify:run", payload, timeout, ranks="rank0")
+        end = self.session.run(job)
+        if end.status != "ok":
+            return None, f"reloading ended {end.status}: {end.reason}"
+        return json.loads((end.files / "rank0" / "verify.json").read_text()), None
+
+    def _write(
+        self, end: CaseEnd, files: Path | None, verification: tuple | None = None, checkpoints: Path | None = None
+    ) -> CaseRecord:
+        try:
+            record, steps, scores = merge_case(end, files)
+        except (RecordError, ValueError, KeyError) as error:
+            reason = f"what the ranks left cannot be merged: {error}"
+            record, steps, scores = merge_case(dataclasses.replace(end, status="crashed", reason=reason), None)
+        if verification is not None:
+            add_verification(record, *verification, tolerance=VERIFY_TOLERANCE[end.case.precision])
+        write_case(self.folder.path, record, steps, scores, files)
+        if end.case.keep_checkpoint and record.checkpoint and checkpoints and (checkpoints / "export").is_dir():
+            target = case_folder(self.folder.path, end.case.id, end.repeat) / "export"
+            shutil.move(checkpoints / "export", target)
+        return record
