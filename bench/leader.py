@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import planner_gate
 from bench.errors import RecordError
 from bench.progress import Progress
 from bench.records.folder import case_folder, read_case
@@ -123,8 +122,7 @@ class Leader:
         reason = why_not(case, self.session.world_size)
         if reason is not None:
             return "unsupported", reason
-        reason = None if self.options.force else planner_gate.why_skipped(case, self.session.world_size)
-        return ("skipped", reason) if reason is not None else None
+        return None
 
     def _measure(self, case: Case, repeat: int, checkpoints: Path, progress: Progress) -> JobEnd:
         if case.offload_optimizer == "cpu" and "cpu_adam" not in self.built:
