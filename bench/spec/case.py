@@ -65,9 +65,9 @@ class Case(BaseModel):
     sp_size: PositiveInt = 1
     """Sequence-parallel ranks (Ulysses)."""
     ds_config: str | None = None
-    """DeepSpeed template (file); null takes `ds_configs/` by stage."""
+    """DeepSpeed template (file); null takes `ds_configs/` by stage, and under ddp."""
     ds_overrides: dict[str, Any] = {}
-    """Dotted DeepSpeed keys to replace in the template, e.g. zero_optimization.reduce_bucket_size."""
+    """Dotted DeepSpeed keys to replace in the template, e.g. zero_optimization.reduce_bucket_size; empty under ddp."""
 
     # Optimisation
     optimizer: Literal["adamw_fused", "adamw"] = "adamw_fused"
@@ -134,7 +134,7 @@ class Case(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, fields: Any) -> Any:
-        """Give LoRA fields their defaults under `lora`, and clear them under `full`."""
+        """Give LoRA fields their defaults under `lora`; clear those that the arm or engine does not have."""
         if not isinstance(fields, dict):
             return fields
         done = dict(fields)
@@ -148,7 +148,7 @@ class Case(BaseModel):
         elif done.get("tuning") == "full":
             done.update(lora_rank=None, lora_alpha=None, lora_dropout=None, target_modules=None)
         if done.get("engine", "deepspeed") == "ddp":
-            done.setdefault("zero_stage", None)
+            done.update(ds_config=None, ds_overrides={})
         return done
 
     @model_validator(mode="after")
@@ -160,8 +160,8 @@ class Case(BaseModel):
              f"zero_stage {self.zero_stage} needs engine deepspeed; leave it out under ddp"),
             (self.engine == "deepspeed" and self.zero_stage is None,
              "zero_stage is missing: 0, 1, 2 or 3 under engine deepspeed"),
-            (self.engine == "ddp" and (self.offload_optimizer != "none" or self.ds_config or self.ds_overrides),
-             "offload_optimizer, ds_config and ds_overrides need engine deepspeed"),
+            (self.engine == "ddp" and self.offload_optimizer != "none",
+             f"offload_optimizer {self.offload_optimizer!r} needs engine deepspeed"),
             (bool(self.model_overrides) and self.weights != "random",
              "model_overrides change shapes, so they need weights: random"),
             (self.lr_warmup_steps > self.steps,
