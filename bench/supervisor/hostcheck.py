@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from bench.supervisor.launch import Launch
 
 _FILTERS = ("-i", "--include", "-e", "--exclude", "--num_nodes", "--num_gpus", "--num_accelerators")
-_LAUNCHER_NAMES = ("deepspeed", "ds", "deepspeed.pt", "torchrun", "mpirun", "mpiexec", "prterun", "prte", "prted", "orterun")
-_LAUNCHER_NAMES += ("orted", "srun", "slurmstepd")
+_LAUNCHER_NAMES = (
+    *("deepspeed", "ds", "deepspeed.pt", "torchrun", "mpirun", "mpiexec", "prterun", "prte", "prted"),
+    *("orterun", "orted", "srun", "slurmstepd"),
+)
 _LAUNCHER_MODULES = ("deepspeed.launcher.runner", "deepspeed.launcher.launch", "torch.distributed.run")
 
 
@@ -180,7 +182,7 @@ def read_commands(lines: Iterable[tuple[Sequence[str], str]]) -> DeepspeedComman
     """Reads (command line, its working folder) pairs, nearest parent first."""
     hostfile, filtered, world, seen = None, False, {}, False
     for line, folder in lines:
-        for index, word in enumerate(line):
+        for word in line:
             if word.startswith("--world_info="):
                 seen, world = True, _read_world(word.partition("=")[2])
         start = _runner_arguments(line)

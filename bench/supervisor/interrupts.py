@@ -65,19 +65,22 @@ class Interrupts:
             self._signum, self._why = signum, f"stopped by {signal.Signals(signum).name}"
 
     def check(self) -> None:
-        """Raises SessionInterrupted if the session must stop; winds up the dead man's switch.
-
-        The switch is an alarm: if the main loop does not come by again within its limit, as in a store
-        call that never returns, SIGALRM dumps all stacks and ends the process, and the node server
-        kills its worker.
-        """
-        signal.setitimer(signal.ITIMER_REAL, self._deadman_s)
+        """Raises SessionInterrupted if the session must stop; winds up the dead man's switch."""
+        self.wind_up()
         if self._signum is None and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LAUNCHER_CHECK_S
             if not all(key.alive() for key in self._launcher):
                 self._signum, self._why = signal.SIGTERM, "stopped because the launcher died"
         if self._signum is not None:
             raise SessionInterrupted(self._signum, self._why)
+
+    def wind_up(self) -> None:
+        """Starts the dead man's switch anew.
+
+        It is an alarm: if the main loop does not come by again within the limit, as in a store call that
+        never returns, SIGALRM dumps all stacks and ends the process, and the node server kills its worker.
+        """
+        signal.setitimer(signal.ITIMER_REAL, self._deadman_s)
 
     def rest(self) -> None:
         """Stops the dead man's switch while the session is not in charge of the main thread."""

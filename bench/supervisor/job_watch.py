@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from bench.supervisor.board import Board
-from bench.supervisor.contract import RankEnd, SessionInterrupted
+from bench.supervisor.contract import RankEnd
 from bench.supervisor.meeting import Roster
 from bench.supervisor.orders import Order
 from bench.supervisor.pulse import Pulse
@@ -53,9 +53,6 @@ class JobWatch:
             why = f"not finished after {job.timeout_s:g} s"
             self.timed_out = claim_abort(self._board, self._order, "timeout", 0, why)
             self._abort_at = now
-        for rank, said in self._pulse.gone().items():
-            if said["signum"]:
-                raise SessionInterrupted(said["signum"], f"rank {rank}: {said['why']}")
         for rank, why in self.lost().items():
             if self._abort_at is None:
                 claim_abort(self._board, self._order, "lost", rank, why)
@@ -68,8 +65,7 @@ class JobWatch:
 
     def lost(self) -> dict[int, str]:
         """Returns the job's ranks that no longer answer, with the reason."""
-        lost = {**{rank: said["why"] for rank, said in self._pulse.gone().items()}, **self._pulse.lost()}
-        return {rank: why for rank, why in lost.items() if rank in self._order.members}
+        return {rank: why for rank, why in self._pulse.lost().items() if rank in self._order.members}
 
     def gather(self, mine: RankEnd, run: RankRun, attend: Callable[[], None]) -> list[RankEnd]:
         """Waits for the other ranks' ends; a rank that is lost gets one that says so."""

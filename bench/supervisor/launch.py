@@ -176,7 +176,8 @@ def _agree_through_mpi(is_first: bool) -> tuple[str, int]:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
-            f"mpirun gave no MASTER_ADDR and mpi4py cannot be used ({error}): add `-x MASTER_ADDR=HOST -x MASTER_PORT=N`"
+            f"mpirun gave no MASTER_ADDR and mpi4py cannot be used ({error}): "
+            "add `-x MASTER_ADDR=HOST -x MASTER_PORT=N`"
         ) from error
     several = len(set(MPI.COMM_WORLD.allgather(socket.gethostname()))) > 1
     offer = (_own_address() if several else "127.0.0.1", _free_port()) if is_first else None
@@ -204,7 +205,8 @@ def _free_port() -> int:
 
 def _validate(launch: Launch) -> None:
     if not 0 <= launch.rank < launch.world_size:
-        raise LaunchError(f"rank {launch.rank} of {launch.world_size}: expected a rank from 0 to {launch.world_size - 1}")
+        last = launch.world_size - 1
+        raise LaunchError(f"rank {launch.rank} of {launch.world_size}: expected a rank from 0 to {last}")
     if not 0 <= launch.local_rank < launch.local_world_size:
         raise LaunchError(
             f"rank {launch.rank}: local rank {launch.local_rank} of {launch.local_world_size}: "

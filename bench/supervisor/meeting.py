@@ -151,3 +151,30 @@ def _number_nodes(seats: Sequence[Seat]) -> tuple[Seat, ...]:
                 "do two machines have the same host name?"
             )
     return tuple(counted)
+
+
+def leave(board: Board, rank: int, ended: bool, signum: int | None, error: BaseException | None) -> None:
+    """Says goodbye on a rank other than 0.
+
+    Args:
+        board: The session's board.
+        rank: This rank.
+        ended: The leader had ended the session; otherwise this rank leaves early.
+        signum: The signal that asked this rank to stop, if any.
+        error: The exception it leaves with, if any.
+    """
+    if ended:
+        board.put(f"bye/{rank}", "1")
+        return
+    why = f"its supervisor left: {error or 'before the end of the session'}"
+    board.put(f"gone/{rank}", json.dumps({"signum": signum, "why": why}))
+
+
+def await_leaving(board: Board, ranks: Sequence[int], limit_s: float) -> list[int]:
+    """Waits on rank 0 until the others need its store no more; returns those that said nothing."""
+    waiting = list(ranks)
+    deadline = time.monotonic() + limit_s
+    while waiting and time.monotonic() < deadline:
+        waiting = [r for r in waiting if board.peek(f"bye/{r}") is None and board.peek(f"gone/{r}") is None]
+        time.sleep(0.02 if waiting else 0.0)
+    return waiting

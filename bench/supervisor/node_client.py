@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -27,7 +28,8 @@ class OwnNodeServer:
     def __init__(self, preload: Sequence[str]) -> None:
         self._preload = tuple(preload)
         # Not in the scratch folder: a unix socket's path may hold 107 bytes only.
-        self._folder = Path(tempfile.mkdtemp(prefix="ftbench-"))
+        too_long = len(tempfile.gettempdir()) > 60
+        self._folder = Path(tempfile.mkdtemp(prefix="ftbench-", dir="/tmp" if too_long else None))
         self.socket_path = self._folder / "server.sock"
         self._log = self._folder / "server.log"
         self._process: subprocess.Popen | None = None
@@ -36,9 +38,11 @@ class OwnNodeServer:
         """Starts the server, again if it died; its imports go on in the background."""
         if self._process is not None and self._process.poll() is None:
             return
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         search = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         command = [sys.executable, "-m", "bench.supervisor.node_server"]
         command += ["--socket", str(self.socket_path), "--preload", ",".join(self._preload)]
+        command += ["--parent", str(os.getpid()), "--private-folder"]
         with self._log.open("ab") as log:
             # Its own session: Ctrl-C in the terminal must reach supervisors, not the server.
             self._process = subprocess.Popen(
@@ -50,12 +54,16 @@ class OwnNodeServer:
                 start_new_session=True,
             )
 
-    def log_tail(self) -> str:
-        """Returns the last lines that the server printed, for an error message."""
-        try:
-            return " | ".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:])
-        except OSError:
+    def why_dead(self) -> str:
+        """Returns how the server ended and what it said last, or an empty string while it runs."""
+        code = None if self._process is None else self._process.poll()
+        if code is None:
             return ""
+        try:
+            last = " | ".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:])
+        except OSError:
+            last = ""
+        return f"the node server ended with {code}{': ' if last else ''}{last}"
 
     def close(self, limit_s: float) -> None:
         """Ends the server, which ends its workers, and removes its folder."""
@@ -97,6 +105,7 @@ class WorkerLink:
         self._sock: socket.socket | None = None
         self._buffer = b""
         self.mode = ""
+        self.remark = ""
         self.pid: int | None = None
         self.exit_code: int | None = None
         self.signal: int | None = None
@@ -128,10 +137,8 @@ class WorkerLink:
     def kill(self) -> None:
         """Kills the worker's group without the server, which has died or does not answer."""
         if self.pid is not None and not self.ended:
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
         self._end_with("the node server did not answer")
 
     def abandon(self, why: str) -> None:
@@ -163,6 +170,9 @@ class WorkerLink:
         event = message["event"]
         if event == "hello":
             self.mode = message["mode"]
+            remarks = [f"workers are spawned, not forked: {message['why']}"] if message["why"] else []
+            remarks += [f"cannot preload {name}: {error}" for name, error in message["failed"].items()]
+            self.remark = "; ".join(remarks)
             self._send({"op": "start", "request": self._request})
         elif event == "started":
             self.pid = message["pid"]
@@ -173,11 +183,9 @@ class WorkerLink:
             self.ended = True
 
     def _send(self, message: dict) -> None:
-        try:
+        # The next read sees the end of a broken connection and says why.
+        with contextlib.suppress(OSError):
             self._sock.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:
-            # The next read sees the end of the connection and says why.
-            pass
 
     def _end_with(self, failure: str) -> None:
         if not self.ended:

@@ -24,6 +24,7 @@ import importlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -117,10 +118,13 @@ class NodeServer:
                 self._hear(key.data)
         self._reap()
         for connection in list(self.connections):
+            if not connection.open:
+                self._forget(connection)
             if connection.worker:
                 connection.worker.advance_stop()
             elif not connection.open:
-                self._drop(connection)
+                connection.sock.close()
+                self.connections.remove(connection)
 
     def _accept(self) -> None:
         try:
@@ -142,10 +146,6 @@ class NodeServer:
                 self._start(connection, message["request"])
             elif message["op"] == "stop" and connection.worker:
                 connection.worker.stop(dump=bool(message.get("dump")))
-        if not connection.open:
-            self.selector.unregister(connection.sock)
-            if connection.worker:
-                connection.worker.stop(dump=False)
 
     def _start(self, connection: Connection, request: dict) -> None:
         try:
@@ -183,9 +183,12 @@ class NodeServer:
             WorkerProcess.kill_strays({c.worker.pid for c in self.connections if c.worker})
             owner.send(event="ended", exit_code=exit_code, signal=signum)
 
-    def _drop(self, connection: Connection) -> None:
-        connection.sock.close()
-        self.connections.remove(connection)
+    def _forget(self, connection: Connection) -> None:
+        """Stops listening to a supervisor that is gone and ends its worker, if it has not yet."""
+        if connection.sock in {key.fileobj for key in self.selector.get_map().values()}:
+            self.selector.unregister(connection.sock)
+        if connection.worker:
+            connection.worker.stop(dump=False)
 
 
 def bind(path: Path) -> socket.socket:
@@ -215,8 +218,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--socket", type=Path, required=True, help="path of the unix socket, in a private folder")
     parser.add_argument("--preload", default="", help="comma-separated modules to import once")
     parser.add_argument("--detached", action="store_true", help="outlive the process that started this server")
+    parser.add_argument("--parent", type=int, help="pid to die with; the starting process when not given")
+    parser.add_argument("--private-folder", action="store_true", help="remove the socket's folder at the end")
     options = parser.parse_args(argv)
-    parent = None if options.detached else os.getppid()
+    # During the imports too a TERM must leave through the `finally` below.
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    parent = None if options.detached else options.parent or os.getppid()
     if parent is not None:
         die_with_parent(parent, signal.SIGTERM)
     os.environ.update(preload_environment(dict(os.environ)))
@@ -236,6 +243,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         NodeServer(listener, why_spawn, failed).serve(parent)
     finally:
         options.socket.unlink(missing_ok=True)
+        if options.private_folder:
+            shutil.rmtree(options.socket.parent, ignore_errors=True)
     return 0
 
 

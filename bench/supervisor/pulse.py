@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench import jobfolder
 from bench.supervisor.board import Board
-from bench.supervisor.contract import SessionLost
+from bench.supervisor.contract import SessionInterrupted, SessionLost
 from bench.supervisor.meeting import Seat
 from bench.supervisor.processes import ProcessKey
 
@@ -29,7 +29,7 @@ class Pulse:
         self._lost_s = lost_s
         now = time.monotonic()
         self._peers = {seat.rank: seat for seat in peers if seat.rank != me.rank}
-        self._seen = {rank: now for rank in self._peers}
+        self._seen = dict.fromkeys(self._peers, now)
         self._beats: dict[int, bytes] = {}
         self._lost: dict[int, str] = {}
         self._gone: dict[int, dict] = {}
@@ -54,16 +54,15 @@ class Pulse:
         self._job = (number, job_dir)
 
     def lost(self) -> dict[int, str]:
-        """Returns the ranks that are lost, each with the reason."""
-        return dict(self._lost)
+        """Returns the ranks that are lost or left early, each with the reason."""
+        left = {rank: said["why"] for rank, said in dict(self._gone).items()}
+        return {**self._lost, **left}
 
-    def gone(self) -> dict[int, dict]:
-        """Returns the ranks that said they leave early, with what they said."""
-        return dict(self._gone)
-
-    def forget(self, rank: int) -> None:
-        """No longer watches a rank that has left in good order."""
-        self._peers.pop(rank, None)
+    def check_interrupted(self) -> None:
+        """Raises SessionInterrupted when a peer was asked to stop: the launch is being taken down."""
+        for rank, said in dict(self._gone).items():
+            if said["signum"]:
+                raise SessionInterrupted(said["signum"], f"rank {rank}: {said['why']}")
 
     def check_store(self) -> None:
         """Raises SessionLost when the store has failed or has not answered for too long."""

@@ -50,7 +50,6 @@ class RankRun:
         self._give_up_at = float("inf")
         self._oom_kills = oom_kill_counter()
         self._oom_before = self._oom_kills()
-        jobfolder.create_job_folder(job_dir, order.job.payload, dict(info))
         request = {
             "entry": order.job.entry,
             "job_dir": str(job_dir),
@@ -60,6 +59,11 @@ class RankRun:
             "sys_path": sys.path,
         }
         self._link = WorkerLink(server, request)
+        try:
+            jobfolder.create_job_folder(job_dir, order.job.payload, dict(info))
+        except OSError as error:
+            # A full disk ends this job on this rank; it must not end the supervisor.
+            self._link.abandon(f"cannot make {job_dir}: {error.strerror}")
 
     @property
     def ended(self) -> bool:
@@ -67,9 +71,14 @@ class RankRun:
         return self._link.ended
 
     @property
-    def mode(self) -> str:
-        """fork or spawn; empty before the node server has answered."""
-        return self._link.mode
+    def remark(self) -> str:
+        """What is odd about the node server, e.g. why it spawns workers."""
+        return self._link.remark
+
+    def abandon(self, why: str) -> None:
+        """Gives up waiting for a worker that has not started."""
+        if self.started_at is None:
+            self._link.abandon(why)
 
     def poll(self, wait_s: float) -> None:
         """Hears from the node server for at most `wait_s`; carries out a stop that is due."""

@@ -20,14 +20,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.supervisor import shipping
+from bench.supervisor import handover
 from bench.supervisor.board import Board, host_store, open_board
 from bench.supervisor.contract import Job, JobEnd, Limits, RankEnd, SessionInterrupted, SessionLost
 from bench.supervisor.hostcheck import NodeRanks
 from bench.supervisor.interrupts import Interrupts
 from bench.supervisor.job_watch import JobWatch, OnPoll, claim_abort, read_abort
 from bench.supervisor.launch import Launch
-from bench.supervisor.meeting import Roster, Seat, meet
+from bench.supervisor.meeting import Roster, Seat, await_leaving, leave, meet
 from bench.supervisor.node_client import OwnNodeServer, shared_server_path
 from bench.supervisor.orders import Order, choose_members, describe_rank, worker_environment
 from bench.supervisor.pulse import Pulse
@@ -74,6 +74,7 @@ class Session:
         self._home: Path | None = None
         self._run: RankRun | None = None
         self._ended = False
+        self._remarks: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -88,8 +89,7 @@ class Session:
     @property
     def lost_ranks(self) -> dict[int, str]:
         """Ranks that are gone, each with the reason; jobs that need them cannot run."""
-        gone = {rank: said["why"] for rank, said in self._pulse.gone().items()}
-        return {**gone, **self._pulse.lost()}
+        return self._pulse.lost()
 
     def __enter__(self) -> Self:
         launched = self.launch.world_size > 1 or self.launch.launcher != "none"
@@ -113,9 +113,9 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # From here on nothing else would end a store call that never returns.
+        self._interrupts.wind_up()
         try:
-            if self._run is not None:
-                self._run.close(self._limits.close_s)
             self._say_goodbye(error)
         except SessionLost as lost:
             logger.warning("leaving the session: %s", lost)
@@ -139,6 +139,7 @@ class Session:
         if not self.is_leader:
             raise RuntimeError("only rank 0 runs jobs; other ranks call follow()")
         members = choose_members(job.ranks, self._roster)
+        self._pulse.check_interrupted()
         for rank, why in self.lost_ranks.items():
             if rank in members:
                 raise SessionLost(f"job {job.name} needs rank {rank}, which is gone: {why}")
@@ -191,7 +192,9 @@ class Session:
         """Raises when this rank must stop: asked to, or cut off from the leader."""
         self._interrupts.check()
         self._pulse.check_store()
-        if not self.is_leader and self.lost_ranks:
+        if self.is_leader:
+            self._pulse.check_interrupted()
+        elif self.lost_ranks:
             raise SessionLost(f"rank 0 is gone: {'; '.join(self.lost_ranks.values())}")
 
     def _next_order(self) -> Order | None:
@@ -211,9 +214,10 @@ class Session:
             if abort is None and (abort := read_abort(self._board, order)) is not None:
                 self._heed(abort, run)
             run.poll(_POLL_S)
+            if self._own_server is not None and (why := self._own_server.why_dead()):
+                run.abandon(why)
         run.settle(self._attend)
-        if run.mode == "spawn":
-            logger.info("job %s: worker was spawned, not forked (see the node server's log)", order.job.name)
+        self._remark(run.remark)
         end = run.end()
         if end.status not in ("ok", "stopped"):
             claim_abort(self._board, order, "failure", end.rank, end.reason)
@@ -245,28 +249,15 @@ class Session:
         run, end = self._work(order, lambda run: None)
         self._board.put(f"end/{order.number}/{end.rank}", end.to_json())
 
-        def attend() -> None:
-            self._attend()
-            abort = read_abort(self._board, order)
-            if abort and abort["kind"] == "interrupted":
-                raise _NobodyCollects
-
-        try:
-            parcel = shipping.pack(run.job_dir, self._limits.ship_bytes)
-            key = f"ship/{order.number}/{end.rank}"
-            # Rank 0 takes files once all ranks have ended, which may take as long as the job.
-            shipping.send(self._board, key, run.job_dir, parcel, attend, order.job.timeout_s + 120)
-            shipping.wait_until_taken(self._board, key, attend, order.job.timeout_s + 120)
-        except _NobodyCollects:
-            pass
-        finally:
-            shutil.rmtree(self._folder(order), ignore_errors=True)
+        handover.hand_over(self._board, order, end.rank, run.job_dir, self._limits, self._attend)
+        shutil.rmtree(self._folder(order), ignore_errors=True)
 
     def _conclude(self, order: Order, run: RankRun, ends: list[RankEnd], timed_out: bool, began: float) -> JobEnd:
         files = self._folder(order) / "files"
         ends = [self._collect(order, run, end, files) for end in ends]
         shutil.rmtree(run.job_dir, ignore_errors=True)
-        for key in (f"order/{order.number}", *(f"end/{order.number}/{rank}" for rank in order.members)):
+        # The order stays: a rank that has no part in it may not have seen it yet.
+        for key in (f"abort/{order.number}", *(f"end/{order.number}/{rank}" for rank in order.members)):
             self._board.remove(key)
         verdict = judge_job(ends, order.job.timeout_s if timed_out else None)
         shown = next((end for end in ends if end.rank == verdict.failing_rank), ends[0])
@@ -286,17 +277,17 @@ class Session:
         target.mkdir(parents=True, exist_ok=True)
         if end.missing_files:
             return end
-
-        def attend() -> None:
-            self._attend()
-            if end.rank in self.lost_ranks:
-                raise SessionLost(self.lost_ranks[end.rank])
-
         if end.rank == self.launch.rank:
-            missing = shipping.collect_own(run.job_dir, target, shipping.pack(run.job_dir, 2**63))
-        else:
-            key = f"ship/{order.number}/{end.rank}"
-            missing = shipping.receive(self._board, key, target, attend, self._limits.ship_idle_s)
+            return dataclasses.replace(end, missing_files=handover.keep_own(run.job_dir, target))
+        missing = handover.take(
+            self._board,
+            order,
+            end.rank,
+            target,
+            self._limits,
+            self._attend,
+            lambda: self.lost_ranks.get(end.rank, ""),
+        )
         return dataclasses.replace(end, missing_files=missing)
 
     def _abandon(self, order: Order, error: BaseException) -> None:
@@ -310,22 +301,23 @@ class Session:
             logger.warning("cannot tell the other ranks to stop: %s", lost)
 
     def _say_goodbye(self, error: BaseException | None) -> None:
-        if not self.is_leader:
-            if self._ended:
-                self._board.put(f"bye/{self.launch.rank}", "1")
-            else:
-                signum = self._interrupts.signum
-                why = f"its supervisor left: {error or 'before the end of the session'}"
-                self._board.put(f"gone/{self.launch.rank}", json.dumps({"signum": signum, "why": why}))
-            return
-        self._board.put(f"order/{self._number}", json.dumps({"end": str(error or "")}))
-        waiting = set(range(1, self.world_size)) - set(self.lost_ranks)
-        deadline = time.monotonic() + self._limits.close_s
-        while waiting and time.monotonic() < deadline:
-            waiting = {rank for rank in waiting if self._board.peek(f"bye/{rank}") is None} - set(self.lost_ranks)
-            time.sleep(0.02)
-        if waiting:
-            logger.warning("ranks %s did not say goodbye within %g s", sorted(waiting), self._limits.close_s)
+        if self.is_leader:
+            self._board.put(f"order/{self._number}", json.dumps({"end": str(error or "")}))
+        else:
+            leave(self._board, self.launch.rank, self._ended, self._interrupts.signum, error)
+        if self._run is not None:
+            self._run.close(self._limits.close_s)
+        if self.is_leader:
+            others = [rank for rank in range(1, self.world_size) if rank not in self.lost_ranks]
+            silent = await_leaving(self._board, others, self._limits.close_s)
+            if silent:
+                logger.warning("ranks %s did not say goodbye within %g s", silent, self._limits.close_s)
+
+    def _remark(self, remark: str) -> None:
+        """Logs what is odd about the node server, once."""
+        if remark and remark not in self._remarks:
+            self._remarks.add(remark)
+            logger.warning("rank %d: %s", self.launch.rank, remark)
 
     def _folder(self, order: Order) -> Path:
         return self._home / f"{order.number:04d}-{order.job.name}"
@@ -340,6 +332,3 @@ class Session:
             shutil.rmtree(self._home, ignore_errors=True)
         self._interrupts.uninstall()
 
-
-class _NobodyCollects(Exception):
-    """The leader has given the job up and takes no files."""

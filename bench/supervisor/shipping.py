@@ -16,6 +16,8 @@ PIECE_BYTES = 4 * 2**20
 """Half of what a TCPStore accepts in one value."""
 _AHEAD = 4
 """Pieces that may lie in rank 0's memory before it has taken them."""
+PARTIAL = ".ftbench-part"
+"""Ending of a file that is not yet whole on rank 0."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def receive(board: Board, key: str, target: Path, attend: Attend, idle_s: float)
 
 def _take_file(board: Board, key: str, path: Path, indices: range, attend: Attend, idle_s: float) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
+    partial = path.with_name(path.name + PARTIAL)
     with partial.open("wb") as file:
         for index in indices:
             piece = board.wait(f"{key}/piece/{index}", idle_s, attend)
@@ -143,15 +145,6 @@ def _take_file(board: Board, key: str, path: Path, indices: range, attend: Atten
 def _is_safe(name: str) -> bool:
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and bool(path.parts)
-
-
-def collect_own(job_dir: Path, target: Path, parcel: Parcel) -> tuple[str, ...]:
-    """Moves rank 0's own files to where the others' go; returns what is missing."""
-    for name, _ in parcel.files:
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        source_path(job_dir, name).replace(path)
-    return parcel.left
 
 
 def wait_until_taken(board: Board, key: str, attend: Attend, idle_s: float) -> None:

@@ -13,8 +13,8 @@ from bench.supervisor.contract import RankEnd, name_signal
 _SECONDARY = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|closed by peer|reset by peer|broken pipe|ncclremoteerror"
     r"|remote (process|peer|side)|socket timeout|distnetworkerror|diststoreerror|disterror|recvvalue failed"
-    r"|failed to (recv|send)|timed out (waiting|after|initializing)|watchdog caught collective|nccl communicator was aborted"
-    r"|gloo.*(connect|transport|timed out)",
+    r"|failed to (recv|send)|timed out (waiting|after|initializing)|watchdog caught collective"
+    r"|nccl communicator was aborted|gloo.*(connect|transport|timed out)",
     re.IGNORECASE,
 )
 """What a rank says when a peer has vanished: an effect, not a cause, if any rank has a cause of its own."""
@@ -93,13 +93,17 @@ def judge_job(ends: Sequence[RankEnd], timeout_s: float | None = None) -> Verdic
     if timeout_s is not None and not causes:
         return _judge_timeout(ends, timeout_s)
     if failed:
-        first = min(causes or failed, key=lambda end: (end.failed_at or float("inf"), end.rank))
+        first = min(causes or failed, key=_failure_order)
         return Verdict(first.status, f"rank {first.rank} ({first.host}): {first.reason}", first.rank)
     stopped = [end for end in ends if end.status == "stopped"]
     if stopped:
         first = stopped[0]
         return Verdict("crashed", f"rank {first.rank} ({first.host}): {first.reason}", None)
     return Verdict("ok", "", None)
+
+
+def _failure_order(end: RankEnd) -> tuple[float, int]:
+    return (float("inf") if end.failed_at is None else end.failed_at, end.rank)
 
 
 def is_secondary(end: RankEnd) -> bool:

@@ -6,6 +6,7 @@ Reached in two ways: called in a process that the node server has forked, or sta
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import faulthandler
@@ -100,10 +101,8 @@ def _limit_threads() -> None:
 def leave(code: int) -> None:
     """Ends the process at once: results are on disk, and exit handlers of libraries may hang."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError):
             stream.flush()
-        except (OSError, ValueError):
-            pass
     os._exit(code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -122,10 +123,8 @@ class WorkerProcess:
 
 
 def _send(function: Callable[[int, int], None], target: int, signum: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         function(target, signum)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _restore_signals() -> None:
@@ -144,5 +143,7 @@ def _replace_streams(log: str) -> None:
     os.close(empty)
     os.close(output)
     for stream in (sys.stdout, sys.stderr):
-        # A killed worker must not take its last lines with it.
-        stream.reconfigure(line_buffering=True)
+        # A killed worker must not take its last lines with it. A library may have wrapped the stream.
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(line_buffering=True)

@@ -16,9 +16,9 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[3])
 sys.path.insert(1, str(Path(__file__).resolve().parent))
 
-from bench.errors import BenchError
-from bench.supervisor.launch import check_hostfile, detect_launch
-from bench.supervisor.session import Job, Limits, Session, SessionInterrupted
+from bench.errors import BenchError  # noqa: E402
+from bench.supervisor.launch import check_hostfile, detect_launch  # noqa: E402
+from bench.supervisor.session import Job, Limits, Session, SessionInterrupted  # noqa: E402
 
 
 def _note(folder: Path, entry: dict) -> None:

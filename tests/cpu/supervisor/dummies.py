@@ -129,7 +129,7 @@ def echo(job_dir: Path) -> None:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(path))
         listener.listen()
-        peer, _ = listener.accept()
+        _peer, _ = listener.accept()
         os.kill(os.getpid(), signal.SIGKILL)
     while not path.exists():
         time.sleep(0.01)
