@@ -5,12 +5,11 @@ from __future__ import annotations
 from bench.analysis import derive
 from bench.analysis.derive import QUANTITIES
 from bench.records.schema import CaseRecord
-from bench.report.formats import DASH, Notes, number, share, size
+from bench.report.formats import DASH, Notes, duration, number, share, size
 from bench.report.markdown import footnotes, table
 from bench.report.reasons import quantity_cell, status_text, why_missing
 from bench.report.source import Results, Slot
 from bench.report.words import Words
-from bench.units import seconds
 
 
 def all_cases(results: Results, words: Words) -> str:
@@ -28,11 +27,13 @@ def all_cases(results: Results, words: Words) -> str:
         speed = [quantity_cell(slot, QUANTITIES[n], words, notes) for n in ("samples_per_s", "tokens_per_s", "step_s")]
         peaks = [quantity_cell(slot, q, words, notes) for q in meters]
         rest = [
-            quantity_cell(slot, QUANTITIES[n], words, notes) for n in ("eval_loss", "checkpoint_bytes", "outside_steps_s")
+            quantity_cell(slot, QUANTITIES[n], words, notes)
+            for n in ("eval_loss", "checkpoint_bytes", "outside_steps_s")
         ]
         status = status_text(slot, words)
         rows.append([slot.label, status, *_identity(slot), *speed, *peaks, _exact(slot, words, notes), *rest])
-    return f"{table(headers, rows, left=4)}\n\n{footnotes(notes.lines())}\n\n{words('cases_legend')}"
+    parts = [table(headers, rows, left=4), footnotes(notes.lines()), words("cases_legend")]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _identity(slot: Slot) -> list[str]:
@@ -55,16 +56,18 @@ def _exact(slot: Slot, words: Words, notes: Notes) -> str:
 
 def phases(results: Results, words: Words) -> str:
     """Where the time of a case goes: seconds of the slowest rank in each phase."""
-    shown = results.with_value(lambda record: record.phases_s)
-    if not shown:
+    names = list(dict.fromkeys(name for record in results.records for name in record.phases_s))
+    if not names:
         return words("no_phases")
-    names = list(dict.fromkeys(name for _, record in shown for name in record.phases_s))
-    rows = [
-        [slot.label, *(f"{record.phases_s[n]:.2f}" if n in record.phases_s else DASH for n in names), f"{record.wall_s:.1f}"]
-        for slot, record in shown
-    ]  # fmt: skip
+    notes, rows = Notes(), []
+    for slot in results.slots:
+        spent = slot.record.phases_s if slot.record else {}
+        lack = DASH if spent else notes.dash(why_missing(slot, "phases_s", words))
+        wall = f"{slot.record.wall_s:.1f}" if slot.record else lack
+        rows.append([slot.label, *(f"{spent[name]:.2f}" if name in spent else lack for name in names), wall])
     headers = [words("case"), *(words.get(f"phase_{name}", name) for name in names), words("wall_s")]
-    return f"{words('phases_intro')}\n\n{table(headers, rows)}\n\n{_window(results, words)}"
+    parts = [words("phases_intro"), table(headers, rows), footnotes(notes.lines()), _window(results, words)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _window(results: Results, words: Words) -> str:
@@ -82,7 +85,7 @@ def _window(results: Results, words: Words) -> str:
 def checkpoints(results: Results, words: Words) -> str:
     """Bytes by role, seconds, and whether the export loads in a fresh process."""
     notes = Notes()
-    shown = [slot for slot in results.slots if slot.record and slot.status == "ok"]
+    shown = [slot for slot in results.slots if slot.record and (slot.status == "ok" or slot.record.checkpoint)]
     roles = list(dict.fromkeys(role for s in shown if s.record.checkpoint for role in s.record.checkpoint.native_bytes))
     headers = [
         words("case"), words("checkpoint_bytes"), *(f"{words('native')}: {words.get(f'role_{r}', r)}" for r in roles),
@@ -100,10 +103,18 @@ def _checkpoint_row(slot: Slot, record: CaseRecord, roles: list[str], words: Wor
         dash = notes.dash(why_missing(slot, "checkpoint", words))
         return [slot.label, *[dash] * (len(roles) + 5)]
     native = [size(facts.native_bytes[role]) if role in facts.native_bytes else DASH for role in roles]
-    load = seconds(facts.load_s) if facts.load_s is not None else notes.dash(why_missing(slot, "checkpoint", words))
+    load = duration(facts.load_s) if facts.load_s is not None else notes.dash(why_missing(slot, "checkpoint", words))
     proof = words({True: "yes", False: "no", None: "not_tried"}[facts.verified])
     proof += notes.mark(facts.reason) if facts.reason else ""
     losses = (facts.reload_loss, facts.trained_loss)
     if None not in losses:
         proof += f" ({losses[0]:.4f} / {losses[1]:.4f})"
-    return [slot.label, size(facts.export_bytes), *native, seconds(facts.export_s), seconds(facts.save_s), load, proof]
+    return [
+        slot.label,
+        size(facts.export_bytes),
+        *native,
+        duration(facts.export_s),
+        duration(facts.save_s),
+        load,
+        proof,
+    ]

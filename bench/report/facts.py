@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from bench.analysis import derive
 from bench.records.schema import CaseRecord
 from bench.report.formats import DASH, share, size
-from bench.report.markdown import bullets, fence, inline, table
+from bench.report.markdown import bullets, code, fence, inline, table
 from bench.report.reasons import status_text
 from bench.report.source import Results
 from bench.report.words import Words
@@ -17,18 +17,19 @@ from bench.units import count
 
 def failures(results: Results, words: Words) -> str:
     """Every case that did not succeed, with its reason and the end of its log."""
-    parts = []
+    never = [slot.label for slot in results.slots if slot.status == "not_run"]
+    parts = [f"{words('never_ran')}: {', '.join(map(code, never))}"] if never else []
     for slot in results.slots:
-        if slot.status == "ok":
-            continue
         record = slot.record
+        if slot.status in ("ok", "not_run"):
+            continue
         lines = [f"### {inline(slot.label)} — {inline(status_text(slot, words))}"]
-        reason = slot.problem or (record.reason if record else words("never_ran"))
-        lines.append(f"{words('reason')}: {inline(reason or words('no_reason'))}")
+        reason = slot.problem or (record.reason if record else None)
+        lines.append(f"{words('reason').capitalize()}: {inline(reason or words('no_reason'))}")
         if record and record.failing_rank is not None:
-            lines.append(f"{words('failing_rank')}: {record.failing_rank}")
+            lines.append(f"{words('failing_rank').capitalize()}: {record.failing_rank}")
         if record and record.log_tail:
-            lines += [f"{words('log_tail')}:", fence(record.log_tail, "text")]
+            lines += [f"{words('log_tail').capitalize()}:", fence(record.log_tail, "text")]
         elif record and record.status in ("oom", "timeout", "crashed"):
             lines.append(words("no_log"))
         parts.append("\n\n".join(lines))
@@ -92,7 +93,10 @@ def data(results: Results, words: Words) -> str:
     rows = [[words(name), *(column[name] for column in columns)] for name in columns[0]]
     text = table([words("data_fact"), *(str(i + 1) for i in range(len(columns)))], rows, left=len(columns) + 1)
     prints = {record.data.fingerprint for group in groups.values() for _, record in group}
-    return f"{text}\n\n{words('fingerprints_differ', n=len(prints)) if len(prints) > 1 else words('fingerprints_equal')}"
+    verdict = words("fingerprints_differ", n=len(prints)) if len(prints) > 1 else words("fingerprints_equal")
+    without = [slot.label for slot in results.slots if not slot.record or not slot.record.data]
+    lacking = words("data_lacking", names=", ".join(map(code, without))) if without else ""
+    return f"{text}\n\n{verdict} {lacking}".rstrip()
 
 
 def _data_column(group: list[tuple[str, CaseRecord]], results: Results, words: Words) -> dict[str, str]:
@@ -120,7 +124,18 @@ def models(results: Results, words: Words) -> str:
             str(dims.layers), str(dims.hidden), f"{dims.heads} / {dims.kv_heads} × {dims.head_dim}",
             str(dims.intermediate), str(dims.vocab), words("yes" if dims.tied_embeddings else "no"),
         ])  # fmt: skip
-    names = ("model", "weights", "architecture", "base_parameters", "layers", "hidden", "heads", "intermediate", "vocab", "tied")
+    names = (
+        "model",
+        "weights",
+        "architecture",
+        "base_parameters",
+        "layers",
+        "hidden",
+        "heads",
+        "intermediate",
+        "vocab",
+        "tied",
+    )
     return table([words(name) for name in names], found.values(), left=3) if found else words("no_model")
 
 
@@ -134,18 +149,22 @@ def environment(results: Results, words: Words) -> str:
         ("host_memory", size(env.host_memory_bytes)),
         ("threads_per_rank", str(env.threads_per_rank) if env.threads_per_rank else DASH),
         ("platform", env.platform), ("ranks_hosts", _hosts(run.hosts, run.world_size)), ("launcher", run.launcher),
-        ("hostfile", run.hostfile or DASH), ("overrides", ", ".join(f"{k}={v}" for k, v in run.overrides.items()) or DASH),
+        ("hostfile", run.hostfile or DASH), ("overrides", _pairs(run.overrides)),
         ("commit", f"{env.commit or DASH}{_dirty(env.dirty, words)}"), ("run_id", run.run_id),
         ("started_at", run.started_at), ("finished_at", run.finished_at or DASH),
-        ("variables", ", ".join(f"{k}={v}" for k, v in sorted(env.variables.items())) or DASH),
+        ("variables", _pairs(env.variables)),
     ]  # fmt: skip
     parts = [table([words("item"), words("value")], [[words(k), v] for k, v in rows], left=2)]
     versions = [[name, version or words("not_installed")] for name, version in sorted(env.versions.items())]
     parts.append(table([words("package"), words("version")], versions, left=2))
-    parts += [f"{words('command')}:", fence(shlex.join(run.command), "sh")]
+    parts += [f"{words('command').capitalize()}:", fence(shlex.join(run.command), "sh")]
     if env.topology:
-        parts += [f"{words('topology')}:", fence(env.topology, "text")]
+        parts += [f"{words('topology').capitalize()}:", fence(env.topology, "text")]
     return "\n\n".join(parts)
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(values.items())) or DASH
 
 
 def _hosts(hosts: list[str], world_size: int) -> str:
@@ -155,4 +174,3 @@ def _hosts(hosts: list[str], world_size: int) -> str:
 
 def _dirty(dirty: bool | None, words: Words) -> str:
     return {True: f" ({words('dirty')})", False: f" ({words('clean')})", None: ""}[dirty]
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bench.analysis.derive import Quantity
-from bench.units import GIB, KIB, MIB, count
+from bench.units import GIB, KIB, MIB, count, seconds
 
 DASH = "—"
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -43,6 +43,18 @@ def times(ratio: float) -> str:
     return f"{_small(ratio)}×"
 
 
+def duration(s: float) -> str:
+    """Render seconds: steps in milliseconds, whole cases in minutes and hours."""
+    if s < 1:
+        return f"{number(1000 * s)} ms"
+    return f"{s:.2f} s" if s < 10 else seconds(s)
+
+
+def points(difference: float) -> str:
+    """Render a difference of two shares in percentage points, always with its sign."""
+    return f"{100 * difference:+.1f}".replace("-", "−")
+
+
 def _small(value: float) -> str:
     """Three significant digits without exponent."""
     if not value:
@@ -52,8 +64,7 @@ def _small(value: float) -> str:
 
 
 _BY_UNIT: dict[str, Callable[[float], str]] = {
-    "bytes": size, "count": count, "per_s": number, "share": share, "ratio": times,
-    "s": lambda s: f"{number(1000 * s)} ms" if s < 10 else f"{s:.1f} s",
+    "bytes": size, "count": count, "per_s": number, "share": share, "ratio": times, "s": duration,
     "nats": lambda nats: f"{nats:.4f}",
 }  # fmt: skip
 

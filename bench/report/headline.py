@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench.analysis import derive
 from bench.analysis.derive import QUANTITIES, Quantity
 from bench.records.schema import CaseRecord
-from bench.report.formats import Notes, mean_and_range, share, times
+from bench.report.formats import Notes, mean_and_range, points, share, times
 from bench.report.markdown import code, footnotes, table
 from bench.report.reasons import outcome, status_text, why_quantity_missing
 from bench.report.source import Results, Slot
@@ -106,9 +106,7 @@ def _describe(arm: Arm, words: Words) -> str:
     if len(arm.slots) == 1:
         return f"{code(first.case_id)} ({words('one_launch')}, {status_text(first, words)})"
     seeds = sorted({slot.record.case.seed for slot in arm.slots if slot.record})
-    text = words(
-        "launches", n=len(arm.slots), ok=len(arm.ok), seeds=", ".join(map(str, seeds)) or words("unknown")
-    )
+    text = words("launches", n=len(arm.slots), ok=len(arm.ok), seeds=", ".join(map(str, seeds)) or words("unknown"))
     failed = [f"{slot.label}: {status_text(slot, words)}" for slot in arm.slots if slot.status != "ok"]
     return f"{code(first.case_id)} ({text}" + (f"; {code(', '.join(failed))})" if failed else ")")
 
@@ -133,7 +131,7 @@ def _cell(arm: Arm | None, quantity: Quantity, words: Words, notes: Notes) -> st
         shares = arm.values(QUANTITIES["trainable_share"])
         return f"{shown} ({share(shares[0])})" if shares else shown
     moment = {"exact_match": "after", "base_exact_match": "before"}.get(quantity.name)
-    if moment and len(values) == 1:
+    if moment and len(set(values)) == 1:
         interval = next(filter(None, (derive.exact_match_interval(r.evaluation.get(moment)) for r in arm.ok)))
         return f"{shown} ({share(interval[0])}–{share(interval[1])})"
     return shown
@@ -152,10 +150,10 @@ def _ratio(arms: dict[str, Arm | None], quantity: Quantity, words: Words) -> str
             gaps.append(f"{words(name)}: {_gap(arm, words)}")
     if gaps:
         return "; ".join(gaps)
-    points = f" ({100 * (means['lora'] - means['full']):+.1f} {words('points')})" if quantity.unit == "share" else ""
-    if not means["full"]:
-        return words("full_is_zero") + points
-    return times(means["lora"] / means["full"]) + points
+    ratio = times(means["lora"] / means["full"]) if means["full"] else words("full_is_zero")
+    if quantity.unit != "share":
+        return ratio
+    return f"{ratio} ({points(means['lora'] - means['full'])} {words('points')})"
 
 
 def _gap(arm: Arm | None, words: Words) -> str:

@@ -41,7 +41,7 @@ def why_missing(slot: Slot, field: str, words: Words) -> str:
 def _stated(record: CaseRecord, field: str) -> str | None:
     root = field.split(".")[0]
     for name, reason in record.missing.items():
-        if name == field or name == root or (field == "memory_pass" and "memory_pass" in name):
+        if name in (field, root) or (field == "memory_pass" and "memory_pass" in name):
             return reason
     if field == "memory_pass":
         passes = [rank.memory_pass for rank in record.ranks if rank.memory_pass]

@@ -1,6 +1,6 @@
 """Synthetic records and results folders with plausible, fully determined numbers.
 
-    record = make_record(make_case(tuning="lora"), seconds=0.2)
+    record = make_record(make_case(tuning="lora"), step_s=0.2)
     folder = write_run(tmp_path / "run", make_run(["full", "lora"]), [record, …])
 
 Every function takes fields to replace, so a test says only what it is about.
@@ -18,8 +18,21 @@ import pandas as pd
 from bench.records.columns import EVAL_COLUMNS, STEP_COLUMNS
 from bench.records.folder import case_folder, write_record
 from bench.records.schema import (
-    CaseRecord, CheckpointFacts, DataFacts, Environment, Evaluation, MemoryPass, ModelDims, Parameters,
-    PhaseMemory, RankRecord, RunRecord, Shards, Status, TallyPhase, Timed,
+    CaseRecord,
+    CheckpointFacts,
+    DataFacts,
+    Environment,
+    Evaluation,
+    MemoryPass,
+    ModelDims,
+    Parameters,
+    PhaseMemory,
+    RankRecord,
+    RunRecord,
+    Shards,
+    Status,
+    TallyPhase,
+    Timed,
 )  # fmt: skip
 from bench.spec.case import Case
 
@@ -43,7 +56,7 @@ def make_case(id: str | None = None, tuning: Literal["full", "lora"] = "full", *
 def make_environment(gpu: bool = False, **fields: Any) -> Environment:
     """A two-core CPU machine, or one with eight 80 GB GPUs."""
     values = {
-        "versions": {"python": "3.11.7", "torch": "2.13.0", "deepspeed": "0.19.8", "peft": "0.21.2", "flash_attn": None},
+        "versions": {"python": "3.11.7", "torch": "2.13.0", "deepspeed": "0.19.8", "flash_attn": None},
         "device": "NVIDIA A100-SXM4-80GB" if gpu else "AMD EPYC 7B13",
         "device_kind": "cuda" if gpu else "cpu", "devices_per_node": 8 if gpu else 0,
         "device_memory_bytes": 85_899_345_920 if gpu else None, "driver": "550.54.15" if gpu else None,
@@ -90,12 +103,13 @@ def make_rank(case: Case, rank: int, gpu: bool = False, step_s: float = 0.1, sca
     window = step_s * (case.steps - case.warmup_steps) * 1.02
     return RankRecord(
         rank=rank, host="node0", device=f"cuda:{rank}" if gpu else "cpu", mesh={"dp": rank, "tp": 0, "pp": 0, "sp": 0},
-        phases_s=_phases(case, step_s), memory={phase: meters for phase in ("first_step", "warmup", "timed")},
+        phases_s=_phases(case, step_s), memory=dict.fromkeys(("first_step", "warmup", "timed"), meters),
         memory_pass=MemoryPass(
             status="ok", phases=phases, peak_bytes=total, counter_peak_bytes=total if gpu else None
         ),
         shards=Shards(
-            weight_elements=TOTAL, trainable_elements=int(TOTAL * trained), optimizer_elements=int(TOTAL * trained) // 2,
+            weight_elements=TOTAL, trainable_elements=int(TOTAL * trained),
+            optimizer_elements=int(TOTAL * trained) // 2,
             optimizer_state_bytes=peak["optimizer_state"],
         ),
         window_s=window, outside_engine_s=window * 0.01, skipped_steps=0,
@@ -194,7 +208,7 @@ def _measured(case: Case, ranks: list[RankRecord], step_s: float, exact: int) ->
 
 def make_steps(record: CaseRecord) -> pd.DataFrame:
     """Rows of `steps.parquet` that agree with a record's losses and step time."""
-    step_s = record.timed.step_s[0] if record.timed else 0.1
+    step_s = record.timed.step_s[0] if record.timed and record.timed.step_s else 0.1
     wait, start, rows = step_s * 0.01, 0.0, []
     for step, loss in enumerate(record.losses):
         wall = step_s * (3 if step == 0 else 1)

@@ -99,10 +99,10 @@ def _label(figure: Figure, axes: Axes, points: list[_Point], unit: float, many: 
         name = str(i + 1) if many else shortened(p.name, 36)
         for dx, dy in _OFFSETS:
             side = {1: "left", -1: "right", 0: "center"}[(dx > 0) - (dx < 0)]
-            label = axes.annotate(
-                name, (p.peak_bytes / unit, p.percent), xytext=(dx, dy), textcoords="offset points", ha=side, fontsize=7,
-                arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.5, "shrinkB": 3} if abs(dx) > 10 else None,
-            )  # fmt: skip
+            lead = {"arrowstyle": "-", "color": "#999999", "linewidth": 0.5, "shrinkB": 3} if abs(dx) > 10 else None
+            at = (p.peak_bytes / unit, p.percent)
+            place = {"xytext": (dx, dy), "textcoords": "offset points", "ha": side}
+            label = axes.annotate(name, at, **place, fontsize=7, arrowprops=lead)
             box = label.get_window_extent(renderer)
             inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
             if inside and not any(box.overlaps(other) for other in taken):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.analysis import derive
-from bench.report.figures.style import COMPONENT_COLOURS, memory_unit, new_figure
+from bench.report.figures.style import COMPONENT_COLOURS, FAILED_COLOUR, memory_unit, new_figure
+from bench.report.formats import DASH
 from bench.report.memory import categories
 from bench.report.reasons import status_text
 from bench.report.source import Results, Slot
@@ -22,14 +22,14 @@ _MOST_BARS = 96
 @dataclass(frozen=True)
 class _Bar:
     rank: int
-    parts: dict[str, int] | None
-    """Bytes by category; None where there was no memory pass."""
+    parts: dict[str, int]
+    """Bytes by category; empty where there was no memory pass."""
     counter: int | None
     """Peak by the tables' meter, where that is not the tally itself."""
 
     @property
     def length(self) -> int:
-        return max(sum(self.parts.values()) if self.parts else 0, self.counter or 0)
+        return max(sum(self.parts.values()), self.counter or 0)
 
 
 def draw(results: Results, words: Words) -> Figure | None:
@@ -40,15 +40,18 @@ def draw(results: Results, words: Words) -> Figure | None:
         return None
     cut = total > _MOST_BARS
     groups = [(slot, _extremes(bars) if cut else bars) for slot, bars in groups]
-    rows = sum(len(bars) + 1.5 for _, bars in groups)
-    figure = new_figure(9, 1.6 + 0.2 * rows)
+    figure = new_figure(9, 1.5 + 0.2 * sum(len(bars) + 1.5 for _, bars in groups))
     axes = figure.add_subplot()
     unit, unit_name = memory_unit([bar.length for _, bars in groups for bar in bars])
-    _groups(axes, groups, unit, results, words)
+    placed = _place(axes, groups, words)
+    _stack(axes, placed, categories(results), unit, words)
+    _counters(axes, placed, unit, results, words)
     axes.set_xlabel(words("axis_memory", unit=unit_name))
-    axes.set_title(words("figure_memory_some" if cut else "figure_memory"), loc="left", pad=26 if total else 6)
     axes.grid(axis="y", visible=False)
-    _legend(figure, axes, words)
+    figure.legend(
+        loc="outside upper left", ncols=5, fontsize=8, alignment="left", title_fontsize=10,
+        title=words("figure_memory_some" if cut else "figure_memory"),
+    )  # fmt: skip
     return figure
 
 
@@ -62,7 +65,7 @@ def _bars(slot: Slot) -> list[_Bar]:
         split = derive.peak_split(rank)
         counter = peaks.get(rank.rank) if meter != "tally" or split is None else None
         if split or counter:
-            bars.append(_Bar(rank.rank, split[1] if split else None, counter))
+            bars.append(_Bar(rank.rank, split[1] if split else {}, counter))
     return bars
 
 
@@ -72,43 +75,49 @@ def _extremes(bars: list[_Bar]) -> list[_Bar]:
     return ordered if len(ordered) < 3 else [ordered[0], ordered[-1]]
 
 
-def _groups(axes: Axes, groups: list[tuple[Slot, list[_Bar]]], unit: float, results: Results, words: Words) -> None:
-    """Case name above its bars, rank numbers at the axis."""
-    used, y, ticks, labels = categories(results), 0.0, [], []
+def _place(axes: Axes, groups: list[tuple[Slot, list[_Bar]]], words: Words) -> list[tuple[float, _Bar]]:
+    """Write each case's name above its bars and rank numbers at the axis; returns every bar with its height."""
+    y, placed = 0.0, []
     for slot, bars in groups:
-        note = "" if slot.status == "ok" else f"  ({status_text(slot, words)})"
-        axes.text(0.003, y, slot.label + note, transform=axes.get_yaxis_transform(), va="center", fontsize=8, weight="bold")
+        failed = slot.status != "ok"
+        note = f"  {DASH} {status_text(slot, words)}" if failed else "" if bars else f"  {DASH} {words('no_value')}"
+        axes.text(
+            0.003, y, slot.label + note, transform=axes.get_yaxis_transform(), va="center", fontsize=8, weight="bold",
+            color=FAILED_COLOUR if failed else "black",
+        )  # fmt: skip
         for bar in bars:
             y += 1
-            _stack(axes, y, bar, used, unit, words)
-            ticks.append(y)
-            labels.append(words("label_rank", rank=bar.rank))
+            placed.append((y, bar))
         y += 1.5
-    axes.set_yticks(ticks, labels, fontsize=7)
+    labels = [words("label_rank", rank=bar.rank) for _, bar in placed]
+    axes.set_yticks([at for at, _ in placed], labels, fontsize=7)
     axes.set_ylim(y - 0.7, -0.9)
+    return placed
 
 
-def _stack(axes: Axes, y: float, bar: _Bar, used: Iterable[str], unit: float, words: Words) -> None:
-    left = 0.0
-    for name in used if bar.parts else ():
-        width = bar.parts.get(name, 0) / unit
-        label = words.get(f"category_{name}", name)
-        colour = COMPONENT_COLOURS.get(name, "#000000")
-        axes.barh(y, width, left=left, height=0.82, color=colour, edgecolor="white", linewidth=0.4, label=label)
-        left += width
-    if bar.counter is None:
-        return
-    if bar.parts is None:
-        label = words("label_unsplit")
-        axes.barh(y, bar.counter / unit, height=0.82, color="white", edgecolor="#777777", hatch="////", label=label)
-    else:
-        label = words("label_counter", meter=words("meter_name_allocated"))
-        axes.plot([bar.counter / unit] * 2, [y - 0.45, y + 0.45], color="black", linewidth=1.6, label=label)
+def _stack(axes: Axes, placed: list[tuple[float, _Bar]], used: list[str], unit: float, words: Words) -> None:
+    """The components of every bar, one colour after the other."""
+    split = [(y, bar) for y, bar in placed if bar.parts]
+    heights, left = [y for y, _ in split], [0.0] * len(split)
+    for name in used:
+        widths = [bar.parts.get(name, 0) / unit for _, bar in split]
+        axes.barh(
+            heights, widths, left=left, height=0.82, color=COMPONENT_COLOURS.get(name, "#000000"), edgecolor="white",
+            linewidth=0.4, label=words.get(f"category_{name}", name),
+        )  # fmt: skip
+        left = [start + width for start, width in zip(left, widths, strict=True)]
 
 
-def _legend(figure: Figure, axes: Axes, words: Words) -> None:
-    """One entry a component, in a row between title and bars."""
-    handles, labels = axes.get_legend_handles_labels()
-    unique = dict(zip(reversed(labels), reversed(handles), strict=True))
-    names = [label for label in dict.fromkeys(labels)]
-    figure.legend([unique[n] for n in names], names, loc="outside upper left", ncols=5, fontsize=8)
+def _counters(axes: Axes, placed: list[tuple[float, _Bar]], unit: float, results: Results, words: Words) -> None:
+    """The meter of the timed steps: a tick on split bars, the whole bar where there is no split."""
+    whole = [(y, bar.counter / unit) for y, bar in placed if bar.counter and not bar.parts]
+    if whole:
+        axes.barh(
+            [y for y, _ in whole], [width for _, width in whole], height=0.82, color="white", edgecolor="#777777",
+            hatch="////", label=words("label_unsplit"),
+        )  # fmt: skip
+    ticks = [(y, bar.counter / unit) for y, bar in placed if bar.counter and bar.parts]
+    if ticks:
+        label = words("label_counter", meter=words(f"meter_name_{results.meters[0]}"))
+        low, high = [y - 0.45 for y, _ in ticks], [y + 0.45 for y, _ in ticks]
+        axes.vlines([x for _, x in ticks], low, high, color="black", linewidth=1.6, label=label)

@@ -45,21 +45,29 @@ def _panel(axes: Axes, rows: Sequence[list[Slot]], places: Sequence[float], quan
     top = 0.0
     for place, slots in zip(places, rows, strict=True):
         values = [v for slot in slots if slot.record and (v := quantity.value(slot.record)) is not None]
-        failed = [status_text(slot, words) for slot in slots if slot.status != "ok"]
-        label, reach = ", ".join(dict.fromkeys(failed)) or DASH, 0.0
+        label, reach = _failures(slots, words) or DASH, 0.0
+        colour_of_label = "black" if values else FAILED_COLOUR
         if values:
             mean, reach = sum(values) / len(values), max(values)
             colour = ARM_COLOURS[next(slot.record.case.tuning for slot in slots if slot.record)]
             axes.barh(place, mean, height=0.2, color=colour)
             if len(values) > 1:
                 axes.plot([min(values), reach], [place] * 2, color="black", linewidth=1.2, marker="|", markersize=5)
-            label = text(quantity, mean) + (f" ({label})" if failed else "")
+            label = text(quantity, mean) + (f"; {label}" if label != DASH else "")
         axes.annotate(
             label, (reach, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8,
-            color=FAILED_COLOUR if failed else "black",
+            color=colour_of_label,
         )  # fmt: skip
         top = max(top, reach)
     axes.set_xlim(0, top * 1.22 or 1)  # room for the value behind the longest bar
     axes.set_xlabel(words("axis_samples" if quantity.name == "samples_per_s" else "axis_tokens"))
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
+
+
+def _failures(slots: Sequence[Slot], words: Words) -> str:
+    """Statuses of the launches that are not ok, with their numbers where only some are not."""
+    failed = [slot for slot in slots if slot.status != "ok"]
+    if len({slot.status for slot in failed}) == 1 and len(failed) == len(slots):
+        return status_text(failed[0], words)
+    return ", ".join(f"#{slot.repeat} {status_text(slot, words)}" for slot in failed)
