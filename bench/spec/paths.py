@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_FILES = (".json", ".jsonl", ".parquet", ".csv", ".yaml", ".safetensors")
+
 ROOT = Path(__file__).resolve().parents[2]
 """The repository (or installation) that holds `bench/`."""
 
@@ -26,4 +28,5 @@ def local_path(name: str) -> Path | None:
 
 def looks_local(name: str) -> bool:
     """Tell a path that does not exist from a hub name such as `org/model`."""
-    return name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).suffix != ""
+    ours = name.split("/")[0] in ("bench", "build")
+    return ours or name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).suffix in _FILES

@@ -150,7 +150,8 @@ def _read(path: Path, seen: tuple[Path, ...]) -> tuple[SuiteFile, list[Fields]]:
     cases: list[Fields] = []
     if file.extends:
         base, cases = _read(_find(file.extends), (*seen, path))
-        file = file.model_copy(update={"headline": file.headline or base.headline})
+        inherited = {"headline": file.headline or base.headline, "world_size": file.world_size or base.world_size}
+        file = file.model_copy(update=inherited)
     cases = cases + _expand(path, file)
     if not cases:
         raise SpecError(f"{path}: no case: give cases, axes or extends")
