@@ -16,6 +16,7 @@ from bench.supervisor.launch import Launch
 
 _CALL_LIMIT = timedelta(seconds=30)
 _POLL_S = 0.02
+_NOTHING = "\x01nothing\x01"
 
 Attend = Callable[[], None]
 """Called while waiting; raises to end the wait (signals, a lost leader)."""
@@ -34,9 +35,10 @@ class Board:
 
     def peek(self, key: str) -> bytes | None:
         """Returns a value, or None while there is none."""
-        if not self._call(lambda: self._store.check([self._prefix + key])):
-            return None
-        return self._call(lambda: self._store.get(self._prefix + key))
+        # A comparison that never holds is the only read that does not block: between `check` and `get`
+        # the key may be removed, and `get` would then wait for its return.
+        value = self._call(lambda: self._store.compare_set(self._prefix + key, _NOTHING, _NOTHING))
+        return None if value == _NOTHING.encode() else value
 
     def claim(self, key: str, value: str) -> bool:
         """Writes the value unless another was first; tells whether ours stands."""

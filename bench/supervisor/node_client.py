@@ -134,12 +134,12 @@ class WorkerLink:
             return
         self._send({"op": "stop", "dump": dump})
 
-    def kill(self) -> None:
+    def kill(self, why: str = "the node server did not answer") -> None:
         """Kills the worker's group without the server, which has died or does not answer."""
         if self.pid is not None and not self.ended:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-        self._end_with("the node server did not answer")
+        self._end_with(why)
 
     def abandon(self, why: str) -> None:
         """Gives up a request that has not led to a worker; if it still does, the server kills it."""
@@ -157,10 +157,7 @@ class WorkerLink:
         except OSError:
             data = b""
         if not data:
-            died = "the node server died"
-            if self.pid is not None:
-                self.kill()
-            self._end_with(died)
+            self.kill("the node server died")
             return
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
