@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shutil
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from bench.supervisor import shipping
 from bench.supervisor.board import Attend, Board
-from bench.supervisor.contract import Limits
+from bench.supervisor.contract import Limits, RankEnd
 from bench.supervisor.job_watch import read_abort
 from bench.supervisor.orders import Order
 
@@ -56,37 +57,50 @@ def hand_over(board: Board, order: Order, rank: int, job_dir: Path, limits: Limi
         logger.warning("job %s: files of rank %d cannot be sent: %s", order.job.name, rank, error)
 
 
-def take(
-    board: Board, order: Order, rank: int, target: Path, limits: Limits, attend: Attend, why_lost: Callable[[], str]
-) -> tuple[str, ...]:
-    """Receives another rank's files on rank 0; returns what is missing, each with the reason.
+class Collector:
+    """Rank 0's side: puts the files of all ranks of a job side by side."""
 
-    Args:
-        board: The session's board.
-        order: The job that has ended everywhere.
-        rank: The sending rank.
-        target: Where its files go.
-        limits: How long to wait for a piece.
-        attend: Called while waiting.
-        why_lost: Returns why the sending rank is gone, or an empty string.
-    """
-    key = _key(order, rank)
+    def __init__(self, board: Board, limits: Limits, attend: Attend, lost: Callable[[], dict[int, str]]) -> None:
+        """Prepares.
 
-    def attend_both() -> None:
-        attend()
-        if why_lost():
-            raise _SenderLost(why_lost())
+        Args:
+            board: The session's board.
+            limits: How long to wait for a piece.
+            attend: Called while waiting.
+            lost: Returns the ranks that are gone, each with the reason.
+        """
+        self._board = board
+        self._limits = limits
+        self._attend = attend
+        self._lost = lost
 
-    try:
-        missing = shipping.receive(board, key, target, attend_both, limits.ship_idle_s)
-    except (_SenderLost, OSError) as error:
-        missing = (f"all files that are not there (taking them failed: {error})",)
-    if missing and not why_lost():
-        # A sender whose files were all taken no longer looks at this.
-        board.put(f"{key}/refused", "1")
-    for partial in target.rglob(f"*{shipping.PARTIAL}"):
-        partial.unlink()
-    return missing
+    def collect(self, order: Order, end: RankEnd, own_job_dir: Path, files: Path) -> RankEnd:
+        """Fills files/rank<r>; returns the rank's end with what is missing, each with the reason."""
+        target = files / f"rank{end.rank}"
+        target.mkdir(parents=True, exist_ok=True)
+        if end.missing_files:
+            return end
+        missing = keep_own(own_job_dir, target) if end.rank == 0 else self._take(order, end.rank, target)
+        return dataclasses.replace(end, missing_files=missing)
+
+    def _take(self, order: Order, rank: int, target: Path) -> tuple[str, ...]:
+        key = _key(order, rank)
+
+        def attend() -> None:
+            self._attend()
+            if rank in self._lost():
+                raise _SenderLost(self._lost()[rank])
+
+        try:
+            missing = shipping.receive(self._board, key, target, attend, self._limits.ship_idle_s)
+        except (_SenderLost, OSError) as error:
+            missing = (f"all files that are not there (taking them failed: {error})",)
+        if missing:
+            # A sender whose list was worked off no longer looks at this.
+            self._board.put(f"{key}/refused", "1")
+        for partial in target.rglob(f"*{shipping.PARTIAL}"):
+            partial.unlink()
+        return missing
 
 
 def keep_own(job_dir: Path, target: Path) -> tuple[str, ...]:

@@ -77,6 +77,21 @@ class OwnNodeServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def find_server(local_rank: int, preload: Sequence[str]) -> tuple[str, OwnNodeServer | None]:
+    """Returns the socket that this rank offers its node, and the server behind it if it is our own.
+
+    Local rank 0 starts a server unless the environment names a running one; other ranks hear of it later.
+    """
+    shared = shared_server_path()
+    if shared is not None:
+        return str(shared), None
+    if local_rank != 0:
+        return "", None
+    server = OwnNodeServer(preload)
+    server.ensure_running()
+    return str(server.socket_path), server
+
+
 def shared_server_path() -> Path | None:
     """Returns the socket of a running server that the environment names, or None.
 

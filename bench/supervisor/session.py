@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
@@ -28,7 +27,7 @@ from bench.supervisor.interrupts import Interrupts
 from bench.supervisor.job_watch import JobWatch, OnPoll, claim_abort, read_abort
 from bench.supervisor.launch import Launch
 from bench.supervisor.meeting import Roster, Seat, await_leaving, leave, meet
-from bench.supervisor.node_client import OwnNodeServer, shared_server_path
+from bench.supervisor.node_client import OwnNodeServer, find_server
 from bench.supervisor.orders import Order, choose_members, describe_rank, worker_environment
 from bench.supervisor.pulse import Pulse
 from bench.supervisor.rank_run import RankRun
@@ -96,7 +95,7 @@ class Session:
         self._interrupts.install(watch_launcher=launched)
         try:
             self._home = make_home(self._scratch, self.launch.rank)
-            server = self._find_server()
+            server, self._own_server = find_server(self.launch.local_rank, self._preload)
             limit_s = self._limits.rendezvous_s
             self._board = open_board(self.launch, limit_s, self._interrupts.check)
             self._roster: Roster = meet(self._board, self.launch, server, limit_s, self._interrupts.check)
@@ -178,16 +177,6 @@ class Session:
         finally:
             self._interrupts.rest()
 
-    def _find_server(self) -> str:
-        shared = shared_server_path()
-        if shared is not None:
-            return str(shared)
-        if self.launch.local_rank != 0:
-            return ""
-        self._own_server = OwnNodeServer(self._preload)
-        self._own_server.ensure_running()
-        return str(self._own_server.socket_path)
-
     def _attend(self) -> None:
         """Raises when this rank must stop: asked to, or cut off from the leader."""
         self._interrupts.check()
@@ -254,7 +243,8 @@ class Session:
 
     def _conclude(self, order: Order, run: RankRun, ends: list[RankEnd], timed_out: bool, began: float) -> JobEnd:
         files = self._folder(order) / "files"
-        ends = [self._collect(order, run, end, files) for end in ends]
+        collector = handover.Collector(self._board, self._limits, self._attend, self._pulse.lost)
+        ends = [collector.collect(order, end, run.job_dir, files) for end in ends]
         shutil.rmtree(run.job_dir, ignore_errors=True)
         # The order stays: a rank that has no part in it may not have seen it yet.
         for key in (f"abort/{order.number}", *(f"end/{order.number}/{rank}" for rank in order.members)):
@@ -271,24 +261,6 @@ class Session:
             files=files,
             wall_s=time.monotonic() - began,
         )
-
-    def _collect(self, order: Order, run: RankRun, end: RankEnd, files: Path) -> RankEnd:
-        target = files / f"rank{end.rank}"
-        target.mkdir(parents=True, exist_ok=True)
-        if end.missing_files:
-            return end
-        if end.rank == self.launch.rank:
-            return dataclasses.replace(end, missing_files=handover.keep_own(run.job_dir, target))
-        missing = handover.take(
-            self._board,
-            order,
-            end.rank,
-            target,
-            self._limits,
-            self._attend,
-            lambda: self.lost_ranks.get(end.rank, ""),
-        )
-        return dataclasses.replace(end, missing_files=missing)
 
     def _abandon(self, order: Order, error: BaseException) -> None:
         """Makes all ranks drop a job whose `run` is being left by an exception; does not wait."""

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launching import Launched  # noqa: E402
+from launching import Launched
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,3 +136,15 @@ def test_launcher_taken_down(launched: Callable[..., Launched], tmp_path: Path, 
     assert list(launch.job_ends()) == ["first"]
     _assert_dead(workers)
     launch.assert_nothing_left()
+
+
+def test_dead_mans_switch_ends_a_supervisor_that_stands_still() -> None:
+    code = (
+        "import threading; from bench.supervisor.interrupts import Interrupts\n"
+        "stop = Interrupts(deadman_s=0.2); stop.install(watch_launcher=False); stop.check()\n"
+        "lock = threading.Lock(); lock.acquire(); lock.acquire()\n"
+    )
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, timeout=20)
+    assert done.returncode == -signal.SIGALRM
+    assert b"most recent call first" in done.stderr
