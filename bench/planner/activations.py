@@ -1,0 +1,108 @@
+"""Bytes that the forward pass keeps for the backward pass, per token and decoder block.
+
+Derived from what autograd saves in transformers' Qwen2, Qwen3, Llama and Mistral blocks, operator by
+operator, and checked against storages seen on CPU. e = bytes of the compute type. Trained norms keep
+their normalised input for the gradient of their weight; trained or adapted linear layers keep their input.
+
+Full fine-tuning, bf16, flash attention: 16h + 4·q_dim + 4·kv_dim + 8I + 4·heads + 8 (20h + … where q_dim = h).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.planner.job import FULL, Job
+
+
+@dataclass(frozen=True)
+class BlockBytes:
+    """Per token of one block on one rank."""
+
+    attention_part: float
+    """Norms, projections' inputs, and what attention keeps."""
+    mlp_part: float
+    """What the gated MLP keeps, its input aside."""
+    mlp_backward: float
+    """Live at the widest moment of the MLP's backward pass in place of `mlp_part`."""
+    attention_backward: float
+    """Temporaries at the widest moment of attention's backward pass."""
+    hidden: float
+    """One hidden state: what checkpointing keeps, and the gradient that flows."""
+
+    @property
+    def saved(self) -> float:
+        """All that is kept without checkpointing."""
+        return self.attention_part + self.mlp_part
+
+    @property
+    def peak(self) -> float:
+        """Widest moment of the block's backward pass, the incoming gradient included."""
+        in_mlp = self.attention_part + self.mlp_backward
+        in_attention = self.attention_part + self.attention_backward
+        return max(in_mlp, in_attention) + self.hidden
+
+
+def block_bytes(job: Job) -> BlockBytes:
+    """Activation bytes per token of one block, by part."""
+    shape, e = job.shape, job.precision.compute
+    h, q, kv = shape.hidden, shape.q_dim / job.tp, shape.kv_dim / job.tp
+    inner, heads = shape.intermediate / job.tp, shape.heads / job.tp
+    trained = not job.lora
+    # transformers' RMSNorm: fp32 input, its inverse root mean square, the rounded product for the weight.
+    norms = 2 * (FULL * h + FULL + trained * e * h)
+    if shape.qk_norm:
+        kv_heads = shape.kv_heads / job.tp
+        norms += FULL * (q + kv + heads + kv_heads) + trained * e * (q + kv)
+    inputs = _linear_inputs(job, h, q, inner)
+    kept, attention_backward = _attention(job, q, kv, heads)
+    # silu keeps its input; the product keeps both factors. Backward: these three, the gradient of the
+    # product and the two gradients that come from it.
+    gate = 3 * e * inner
+    return BlockBytes(
+        attention_part=norms + inputs["hidden"] + kept, mlp_part=gate + inputs["down"],
+        mlp_backward=2 * gate, attention_backward=attention_backward, hidden=e * h,
+    )  # fmt: skip
+
+
+def _linear_inputs(job: Job, h: float, q: float, inner: float) -> dict[str, float]:
+    """Inputs kept by linear layers: {hidden: of q, k, v, o, gate and up; down: of down_proj}."""
+    e, rank = job.precision.compute, job.lora_rank
+    if not job.lora:
+        return {"hidden": 2 * e * h, "down": e * inner}
+    adapted = job.shape.adapter_modules(job.targets)
+    inputs = dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), h)
+    inputs |= {"o_proj": q, "down_proj": inner}
+    kept = {"hidden": 0.0, "down": 0.0}
+    for name in adapted:
+        part = "down" if name == "down_proj" else "hidden"
+        kept[part] += job.precision.adapters * rank
+        if job.lora_dropout:
+            kept[part] += (e + 1) * inputs[name]  # its own dropped-out copy, and the mask
+        elif job.precision.adapters != e:
+            kept[part] += job.precision.adapters * inputs[name]  # its own cast copy
+    if not job.lora_dropout and job.precision.adapters == e:
+        # One copy serves every adapter that reads the same tensor; o_proj's is kept by attention anyway.
+        kept["hidden"] += e * h * (any(n[0] in "qkv" for n in adapted) + any(n[0] in "gu" for n in adapted))
+        kept["down"] += e * inner * ("down_proj" in adapted)
+    return kept
+
+
+def _attention(job: Job, q: float, kv: float, heads: float) -> tuple[float, float]:
+    """(kept, widest temporaries of the backward pass) per token.
+
+    Flash kernels keep query, key, value, output and one fp32 log-sum per head (FlashAttention,
+    arXiv:2205.14135); backward makes the gradients of query, key, value, and accumulates that of query in fp32.
+    The eager path repeats key and value to all heads and keeps the probabilities twice: fp32 out of the
+    softmax, and rounded for the product; backward has three more such matrices.
+    """
+    e = job.precision.compute
+    if job.attention == "eager":
+        row = heads * job.seq_len
+        repeated = 2 * e * q if job.shape.kv_heads < job.shape.heads else 2 * e * kv
+        return e * 2 * q + repeated + (e + FULL) * row, (e + 2 * FULL) * row
+    return e * (2 * q + 2 * kv) + FULL * heads, e * (q + 2 * kv) + FULL * q
+
+
+def first_block_discount(job: Job) -> float:
+    """Per token: a frozen embedding needs no gradient, so the first block's first norm keeps nothing."""
+    return FULL * job.shape.hidden + FULL if job.lora else 0.0
