@@ -1,0 +1,58 @@
+"""The launches of one case on both sides of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from bench.analysis.launch import Launch
+from bench.analysis.metrics import Scope
+
+
+@dataclass
+class Pair:
+    """One case."""
+
+    case: str
+    baseline: Sequence[Launch]
+    candidate: Sequence[Launch]
+    spoiled: dict[str, frozenset[Scope]] = field(default_factory=dict)
+    """Fields in which the sides differ, with the scopes of metrics that they spoil."""
+
+    def values(self, metric: str) -> tuple[list[float], list[float]]:
+        """Measured values of the ok launches of each side."""
+        return tuple(  # type: ignore[return-value]
+            [v for launch in side if (v := launch.values.get(metric)) is not None]
+            for side in (self.baseline, self.candidate)
+        )
+
+    def ok(self, side: Literal["baseline", "candidate"]) -> bool:
+        """Whether any launch of a side ended well."""
+        return any(launch.status == "ok" for launch in getattr(self, side))
+
+    def measured(self) -> tuple[set[str], set[str]]:
+        """Names of the metrics that each side has."""
+        return tuple(  # type: ignore[return-value]
+            {name for launch in side for name in launch.values} for side in (self.baseline, self.candidate)
+        )
+
+
+def matrix(sides: Sequence[Sequence[Launch]], metric: str) -> np.ndarray:
+    """Values of one release as cases × launch numbers, NaN where there is none or it is not positive.
+
+    Args:
+        sides: for each case its launches.
+        metric: name.
+    """
+    rounds = sorted({launch.repeat for launches in sides for launch in launches})
+    column = {number: i for i, number in enumerate(rounds)}
+    values = np.full((len(sides), len(rounds)), np.nan)
+    for i, launches in enumerate(sides):
+        for launch in launches:
+            value = launch.values.get(metric)
+            if value is not None and value > 0:
+                values[i, column[launch.repeat]] = value
+    return values
