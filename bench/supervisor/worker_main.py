@@ -45,6 +45,9 @@ def run_worker(request: dict[str, Any]) -> int:
     faulthandler.enable()
     # The supervisor asks with SIGUSR1 where a hung worker stands before it kills it.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    # Where memory runs out, the kernel shall take the worker, not its supervisor or the node server.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     sys.path[:] = request["sys_path"]
     sys.argv = [request["entry"], str(job_dir)]
     try:
