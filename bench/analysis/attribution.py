@@ -128,9 +128,11 @@ def _phases(launch: Launch) -> dict[str, float]:
 
 def _medians(launches: Sequence[Launch], pick: Callable[[Launch], dict[str, float]]) -> dict[str, float]:
     """Median over the ok launches of every part that all of them have."""
-    parts = [pick(launch) for launch in launches if launch.status == "ok" and pick(launch)]
-    names = set.intersection(*(set(part) for part in parts)) if parts else set()
-    return {name: statistics.median(part[name] for part in parts) for name in names}
+    parts = [part for launch in launches if launch.status == "ok" and (part := pick(launch))]
+    if len(parts) < 2:
+        return parts[0] if parts else {}
+    names = set.intersection(*(set(part) for part in parts))
+    return {name: statistics.median([part[name] for part in parts]) for name in names}
 
 
 def _categories(launches: Sequence[Launch]) -> dict[str, float]:

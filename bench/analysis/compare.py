@@ -118,12 +118,10 @@ def _not_judged(metric: Metric, pair: Pair, fields: Sequence[str]) -> Row | None
     counts = (len(before), len(after))
     if not before and not after:
         return Row(pair.case, metric.name, "unchanged")
-    if not pair.ok("baseline") or not pair.ok("candidate"):
+    if not (before and after) and not pair.ran:
         return Row(pair.case, metric.name, "unchanged")  # the status row says so already
     names = [name for name, scopes in pair.spoiled.items() if metric.scope in scopes] + list(fields)
-    meters = [other_meter(metric, side) if not values else None
-              for side, values in zip(pair.measured(), (before, after), strict=True)]  # fmt: skip
-    if any(meters):
+    if not (before and after) and other_meter(metric, pair.measured()[0 if after else 1]):
         names.append("meter")
     if names:
         return Row(pair.case, metric.name, "not comparable", typical(before), typical(after), launches=counts,

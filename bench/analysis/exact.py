@@ -24,7 +24,9 @@ def judge(metric: Metric, pairs: Sequence[Pair]) -> tuple[list[Row], list[Pair]]
     rows, noisy = [], []
     for pair in pairs:
         before, after = pair.values(metric.name)
-        if max(map(_spread, (before, after))) > metric.min_effect:
+        if before == after and len(before) == 1:  # most rows of a large comparison
+            rows.append(_row(metric, pair.case, before, after))
+        elif max(map(_spread, (before, after))) > metric.min_effect:
             noisy.append(pair)
         else:
             rows.append(_row(metric, pair.case, before, after))
@@ -38,7 +40,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def _row(metric: Metric, case: str, before: Sequence[float], after: Sequence[float]) -> Row:
-    old, new = statistics.median(before), statistics.median(after)
+    old, new = (side[0] if len(side) == 1 else statistics.median(side) for side in (before, after))
     row = Row(case, metric.name, "unchanged", old, new, launches=(len(before), len(after)), note="identical")
     if old == new:
         row.ratio = 1.0 if old else None

@@ -24,6 +24,8 @@ from bench.records.schema import SCHEMA_VERSION
 
 TRAINING = ("first_step", "warmup", "timed")
 """Phases whose peaks count, as in `derive.rank_peaks`."""
+_METRIC = {name: name for name in METERS.values()} | {"device_used_bytes": METERS["device"]}
+"""Field of `PhaseMemory` → metric."""
 STARTUP = ("start", "build", "engine", "data", "first_step")
 """Phases between the launch and the first finished step."""
 
@@ -39,7 +41,7 @@ class Launch:
     reason: str | None
     path: str
     case: dict[str, Any] = field(default_factory=dict)
-    """Fields of the case as stored."""
+    """Fields of the case as stored, without its id, so that equal ones can be shared."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What was found at run time and must agree: world size, ranks, devices, parameters, data."""
     values: dict[str, float] = field(default_factory=dict)
@@ -54,7 +56,7 @@ class Launch:
     """Wall seconds by phase."""
 
 
-def read_launch(path: Path) -> Launch:
+def read_launch(path: str) -> Launch:
     """Read one record.
 
     Args:
@@ -67,7 +69,8 @@ def read_launch(path: Path) -> Launch:
     Raises:
         RecordError: the schema version is not known.
     """
-    data = path.read_bytes()
+    with open(path, "rb") as file:
+        data = file.read()
     try:
         raw = ADAPTER.validate_json(data)
         if raw["schema_version"] != SCHEMA_VERSION:
@@ -77,7 +80,7 @@ def read_launch(path: Path) -> Launch:
     return _launch(raw, path)
 
 
-def _unreadable(path: Path, data: bytes, error: ValidationError) -> Launch:
+def _unreadable(path: str, data: bytes, error: ValidationError) -> Launch:
     try:
         raw = json.loads(data)
     except ValueError:
@@ -89,24 +92,26 @@ def _unreadable(path: Path, data: bytes, error: ValidationError) -> Launch:
             error = again
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
-    repeat = path.parent.name.removeprefix("r")
+    folder = Path(path).parent
+    repeat = folder.name.removeprefix("r")
     return Launch(
-        case_id=path.parent.parent.name, repeat=int(repeat) if repeat.isdecimal() else 1, path=str(path),
+        case_id=folder.parent.name, repeat=int(repeat) if repeat.isdecimal() else 1, path=path,
         status="unreadable", reason=f"{where}: {first['msg']}" if where else first["msg"],
     )  # fmt: skip
 
 
-def _older(raw: Any, path: Path) -> Any:
+def _older(raw: Any, path: str) -> Any:
     """Migrate and check a record of an older version; its JSON keeps the type rules of the fast path."""
-    return ADAPTER.validate_json(json.dumps(migrate(raw, path)))
+    return ADAPTER.validate_json(json.dumps(migrate(raw, Path(path))))
 
 
-def _launch(raw: Any, path: Path) -> Launch:
+def _launch(raw: Any, path: str) -> Launch:
     case = raw["case"]
     if "id" not in case:
         raise RecordError(f"{path}: case.id is missing")
+    case_id = str(case.pop("id"))
     _null_out(raw)
-    launch = Launch(str(case["id"]), raw["repeat"], raw["status"], raw["reason"], str(path), case)
+    launch = Launch(case_id, raw["repeat"], raw["status"], raw["reason"], path, case)
     launch.phases = raw["phases_s"]
     launch.facts = _facts(raw)
     if launch.status == "ok":
@@ -181,14 +186,14 @@ def _peaks(ranks: list[Any]) -> dict[str, int]:
     """`derive.peak_bytes` by every meter in one pass; a unit test holds the two together."""
     peaks: dict[str, int] = {}
     for rank in ranks:
-        phases = [rank["memory"][name] for name in TRAINING if name in rank.get("memory", {})]
-        for meter, metric in METERS.items():
-            if meter == "tally":
-                values = [(rank.get("memory_pass") or {}).get("peak_bytes")]
-            else:
-                key = "device_used_bytes" if meter == "device" else metric
-                values = [phase[key] for phase in phases]
-            for value in values:
+        tally = (rank.get("memory_pass") or {}).get("peak_bytes")
+        if tally is not None and tally > peaks.get(METERS["tally"], -1):
+            peaks[METERS["tally"]] = tally
+        for name, phase in rank.get("memory", {}).items():
+            if name not in TRAINING:
+                continue
+            for meter, value in phase.items():
+                metric = _METRIC[meter]
                 if value is not None and value > peaks.get(metric, -1):
                     peaks[metric] = value
     return peaks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -24,20 +23,20 @@ class Pair:
 
     def values(self, metric: str) -> tuple[list[float], list[float]]:
         """Measured values of the ok launches of each side."""
-        return tuple(  # type: ignore[return-value]
-            [v for launch in side if (v := launch.values.get(metric)) is not None]
-            for side in (self.baseline, self.candidate)
+        return (
+            [launch.values[metric] for launch in self.baseline if metric in launch.values],
+            [launch.values[metric] for launch in self.candidate if metric in launch.values],
         )
 
-    def ok(self, side: Literal["baseline", "candidate"]) -> bool:
-        """Whether any launch of a side ended well."""
-        return any(launch.status == "ok" for launch in getattr(self, side))
+    @property
+    def ran(self) -> bool:
+        """Whether each side has a launch that ended well."""
+        return any(x.status == "ok" for x in self.baseline) and any(x.status == "ok" for x in self.candidate)
 
     def measured(self) -> tuple[set[str], set[str]]:
         """Names of the metrics that each side has."""
-        return tuple(  # type: ignore[return-value]
-            {name for launch in side for name in launch.values} for side in (self.baseline, self.candidate)
-        )
+        before, after = ({n for launch in side for n in launch.values} for side in (self.baseline, self.candidate))
+        return before, after
 
 
 def matrix(sides: Sequence[Sequence[Launch]], metric: str) -> np.ndarray:

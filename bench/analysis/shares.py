@@ -22,6 +22,9 @@ from bench.analysis.pair import Pair
 from bench.analysis.ratios import CONFIDENCE, adjust
 from bench.analysis.verdict import Row
 
+_Z_SHOWN = float(stats.norm.isf((1 - CONFIDENCE) / 2))
+_Z_ONE_SIDED = float(stats.norm.isf(0.05))
+"""`unchanged` takes two one-sided tests at 5 %."""
 _COLUMN = {"exact_match": "exact", "token_accuracy": "correct_tokens"}
 
 
@@ -50,11 +53,12 @@ def judge(metric: Metric, pairs: Sequence[Pair], fdr: float) -> list[Row]:
 
 
 def _row(metric: Metric, pair: Pair, test: _Test, q: float, fdr: float) -> Row:
-    before, after = (float(np.mean(values)) for values in pair.values(metric.name))
-    half = float(stats.norm.isf((1 - CONFIDENCE) / 2)) * test.error
+    values = pair.values(metric.name)
+    before, after = (sum(side) / len(side) for side in values)
+    half = _Z_SHOWN * test.error
     row = Row(
         pair.case, metric.name, "inconclusive", before, after, after / before if before else None,
-        test.difference - half, test.difference + half, test.p, q, tuple(map(len, pair.values(metric.name))),
+        test.difference - half, test.difference + half, test.p, q, (len(values[0]), len(values[1])),
         note="paired" if test.paired else "unpaired", details={"examples": test.examples},
     )  # fmt: skip
     if q <= fdr and abs(test.difference) >= metric.min_effect:
@@ -63,7 +67,7 @@ def _row(metric: Metric, pair: Pair, test: _Test, q: float, fdr: float) -> Row:
     if not test.error:
         row.verdict, row.note, row.low, row.high = "unchanged", "same_answers", None, None
         return row
-    half = float(stats.norm.isf(0.05)) * test.error  # two one-sided tests at 5 %
+    half = _Z_ONE_SIDED * test.error
     if abs(test.difference) + half < metric.detect:
         row.verdict = "unchanged"
         return row
@@ -77,14 +81,14 @@ def _test(metric: Metric, pair: Pair) -> _Test:
     sides = [[x for x in side if x.counts and metric.name in x.values] for side in (pair.baseline, pair.candidate)]
     if not all(sides):
         return _Test(0.0, float("inf"), 1.0, 0, False)
-    shares = [np.array([launch.values[metric.name] for launch in side]) for side in sides]
-    difference = float(shares[1].mean() - shares[0].mean())
-    between = sum(float(s.var(ddof=1)) / len(s) for s in shares if len(s) > 1)
     examples = min(launch.counts[0] for side in sides for launch in side if launch.counts)
     prints = {(launch.counts, launch.values.get("eval_loss")) for side in sides for launch in side}
     if len(prints) == 1 and None not in next(iter(prints)):
         # Equal loss sums to the last digit: the same answers, example by example.
         return _Test(0.0, 0.0, 1.0, examples, True)
+    shares = [np.array([launch.values[metric.name] for launch in side]) for side in sides]
+    difference = float(shares[1].mean() - shares[0].mean())
+    between = sum(float(s.var(ddof=1)) / len(s) for s in shares if len(s) > 1)
     paired = _paired(metric, sides, between, difference)
     return paired or _unpaired(sides, shares, between, examples, metric)
 

@@ -116,9 +116,8 @@ def _trend(
         means = np.array([[_middle(row) for row in release] for release in points]).T
         variances, df = np.zeros_like(means), np.full(len(cases), np.inf)
     values = means if metric.kind == "share" else np.exp(means)
-    lines = [
-        Line(case, [None if math.isnan(x) else x for x in row]) for case, row in zip(cases, values.tolist(), strict=True)
-    ]
+    rows = [[None if math.isnan(x) else x for x in row] for row in values.tolist()]
+    lines = [Line(case, row) for case, row in zip(cases, rows, strict=True)]
     tested = metric.kind == "exact" or (metric.kind == "noisy" and not np.isnan(variances).all())
     if metric.kind == "exact":
         for line, row in zip(lines, means, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from bench.analysis.attribution import ALL, PhaseChange, Split, phases, splits
 from bench.analysis.metrics import METRICS
@@ -29,6 +30,18 @@ class Outcome:
     code: int
     """Exit code."""
 
+    @cached_property
+    def splits(self) -> list[Split]:
+        """Changes by their parts."""
+        return splits(self.comparison)
+
+    @cached_property
+    def phases(self) -> list[PhaseChange]:
+        """Phases of the cases whose time regressed, or else of all."""
+        rows = [row for row in self.comparison.rows if row.verdict == "regressed"]
+        timed = sorted({row.case for row in rows if METRICS[row.metric].scope == "time"})
+        return phases(self.comparison, timed or None)
+
 
 def render(outcome: Outcome, words: CompareWords, figures: Mapping[str, str]) -> str:
     """Write the whole comparison in one language.
@@ -49,7 +62,7 @@ def render(outcome: Outcome, words: CompareWords, figures: Mapping[str, str]) ->
         f"## {words('h_summary')}", summary(comparison, words), *_pictures(figures, "ratio", words),
         f"## {words('h_environment')}", _environment(comparison, words),
         f"## {words('h_worse')}", _listing(worse, words),
-        *_where(comparison, words),
+        *_where(outcome, words),
         *_optional("h_open", undecided, words), *_optional("h_better", better, words),
         *_optional("h_bars", barred, words),
         f"## {words('h_rest')}", words("unchanged_count", n=sum(row.verdict == "unchanged" for row in rows)),
@@ -175,19 +188,17 @@ def _optional(heading: str, rows: Sequence[Row], words: CompareWords) -> list[st
     return [f"## {words(heading)}", _listing(rows, words)] if rows else []
 
 
-def _where(comparison: Comparison, words: CompareWords) -> list[str]:
+def _where(outcome: Outcome, words: CompareWords) -> list[str]:
     """Changes by component, and the phases of the cases that changed."""
-    found = splits(comparison)
+    found = outcome.splits
     body = []
     if found:
         rows = [_split_row(split, words) for split in found[:LISTED]]
         headers = [words("case"), words("metric"), words("change"), words("component")]
         body += [f"## {words('h_where')}", table(headers, rows, left=2)]
         body += [words("more_rows", n=len(found) - LISTED)] if len(found) > LISTED else []
-    timed = {r.case for r in comparison.rows if r.verdict == "regressed" and METRICS[r.metric].scope == "time"}
-    changes = phases(comparison, sorted(timed) or None)
-    if changes:
-        rows = [_phase_row(change) for change in changes]
+    if outcome.phases:
+        rows = [_phase_row(change) for change in outcome.phases]
         headers = [words("phase"), words("cases"), f"{words('baseline')} s", f"{words('candidate')} s", words("ratio")]
         body += [f"### {words('h_phases')}", words("phases_note"), table(headers, rows)]
     return body
