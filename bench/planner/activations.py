@@ -74,13 +74,17 @@ def _linear_inputs(job: Job, h: float, q: float, inner: float) -> dict[str, floa
     inputs |= {"o_proj": q, "down_proj": inner}
     kept = {"hidden": 0.0, "down": 0.0}
     for name in adapted:
+        if job.fused_qkv and name in ("k_proj", "v_proj") and "q_proj" in adapted:
+            continue  # one adapter input serves the fused layer
         part = "down" if name == "down_proj" else "hidden"
-        kept[part] += job.precision.adapters * rank
+        kept[part] += (job.adapter_copy or e) * rank
         if job.lora_dropout:
             kept[part] += (e + 1) * inputs[name]  # its own dropped-out copy, and the mask
-        elif job.precision.adapters != e:
-            kept[part] += job.precision.adapters * inputs[name]  # its own cast copy
-    if not job.lora_dropout and job.precision.adapters == e:
+        else:
+            kept[part] += job.adapter_copy * inputs[name]
+    if job.frozen_inputs_kept:
+        return {"hidden": kept["hidden"] + 2 * e * h, "down": kept["down"] + e * inner}
+    if not job.lora_dropout and not job.adapter_copy:
         # One copy serves every adapter that reads the same tensor; o_proj's is kept by attention anyway.
         kept["hidden"] += e * h * (any(n[0] in "qkv" for n in adapted) + any(n[0] in "gu" for n in adapted))
         kept["down"] += e * inner * ("down_proj" in adapted)
@@ -100,7 +104,8 @@ def _attention(job: Job, q: float, kv: float, heads: float) -> tuple[float, floa
         row = heads * job.seq_len
         repeated = 2 * e * q if job.shape.kv_heads < job.shape.heads else 2 * e * kv
         return e * 2 * q + repeated + (e + FULL) * row, (e + 2 * FULL) * row
-    return e * (2 * q + 2 * kv) + FULL * heads, e * (q + 2 * kv) + FULL * q
+    behind_value = e * (q + kv) if job.fused_qkv else 0
+    return e * (2 * q + 2 * kv) + behind_value + FULL * heads, e * (q + 2 * kv) + FULL * q
 
 
 def first_block_discount(job: Job) -> float:

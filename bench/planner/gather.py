@@ -139,9 +139,13 @@ class _Coordinator:
             self.held -= self.sizes[parameter]
 
 
-@cache
 def gathered(job: Job, stage: Stage) -> Gathered:
     """Replay one step of a stage under ZeRO-3 and note the most elements gathered at each moment."""
+    return _replay(replace(job, micro_batch=1, seq_len=job.sp, accumulation=1), stage)
+
+
+@cache
+def _replay(job: Job, stage: Stage) -> Gathered:
     threshold = job.zero.persistence_threshold
     replayed = replace(stage, layers=min(stage.layers, _MOST_BLOCKS))
     parameters, steps = _trace(job, replayed)

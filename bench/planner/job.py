@@ -71,7 +71,7 @@ class Job:
     micro_batch: int
     seq_len: int
     engine: str = "zero"
-    """`ddp`, `zero`, or `fsdp` (for measurements of others)."""
+    """`ddp`, `zero`, or `torch` for measurements of others: plain at stage 0, FSDP at stage 3."""
     zero_stage: int = 3
     world_size: int = 1
     tp: int = 1
@@ -91,8 +91,15 @@ class Job:
     lora_dropout: float = 0.0
     targets: tuple[str, ...] = ()
     zero: ZeroOptions = field(default_factory=ZeroOptions)
-    flash_backward_on_cpu: bool = False
-    """The CPU's flash kernel returns its output in another layout: one more copy without checkpointing."""
+    fused_kernels: bool = False
+    """Norms, rotary embedding and MLP run in fused kernels (not in the suite): less traffic, same bytes."""
+    fused_qkv: bool = False
+    """Query, key and value come out of one product, which value keeps alive as a whole (not in the suite)."""
+    frozen_inputs_kept: bool = False
+    """Frozen layers keep their input all the same (4-bit layers of bitsandbytes 0.41; not in the suite)."""
+    adapter_copy: int = 0
+    """Bytes per element of the input copy that each adapter makes for itself (PEFT with fp32 adapters: 2 under
+    autocast, 4 without); 0 where adapters share their layer's input, as in the suite's worker."""
 
     @property
     def dp(self) -> int:

@@ -123,8 +123,8 @@ def step_temporaries(job: Job, stage: Stage) -> float:
         return 0.0
     precision = job.precision
     largest = max(map(max, groups))
-    if job.engine == "fsdp" or job.zero_stage == 0:
-        share = job.shards if job.engine == "fsdp" and job.zero_stage == 3 else 1
+    if job.engine == "torch" or job.zero_stage == 0:
+        share = job.shards if job.zero_stage == 3 else 1
         stepped = precision.moments / 2 if precision.master == 0 else FULL
         if job.optimizer == "foreach":
             return stepped * trained / share
