@@ -10,8 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-# The launcher starts this file by path and sets no PYTHONPATH.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+# The launcher starts this file by path and sets no PYTHONPATH; left on the path, `bench/` itself would let
+# our `records`, `report` … shadow other modules.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import click  # noqa: E402
 
@@ -59,6 +60,8 @@ def main(
             return
         options = Options(repeats=repeats, interleave=interleave, force=force, timeout_s=timeout)
         code = run(launch, suite, out, resume, options, overrides)
+    except SessionInterrupted as error:
+        code = error.exit_code
     except BenchError as error:
         print(f"ftbench: {error}", file=sys.stderr, flush=True)
         code = error.exit_code
@@ -71,7 +74,7 @@ def run(
     """Lead or follow one session; returns the exit code."""
     from bench.supervisor.session import Session
 
-    threads = _set_threads(launch)
+    threads = set_environment(launch)
     with Session(launch, Path(tempfile.gettempdir()), preload=PRELOAD) as session:
         if not session.is_leader:
             session.follow()
@@ -132,8 +135,8 @@ def _facts(launch: Launch, session: object, suite: Suite, options: Options, over
     }  # fmt: skip
 
 
-def _set_threads(launch: Launch) -> int:
-    """Share the node's cores among its ranks, unless the user has decided."""
+def set_environment(launch: Launch) -> int:
+    """Environment of the workers: threads shared among the node's ranks, own operator cache; returns the threads."""
     share = max(1, len(os.sched_getaffinity(0)) // launch.local_world_size)
     os.environ.setdefault("OMP_NUM_THREADS", str(share))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

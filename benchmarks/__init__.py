@@ -1,0 +1,1 @@
+"""Side-by-side measurements against other tools; not tests."""
