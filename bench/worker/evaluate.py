@@ -34,6 +34,7 @@ def evaluate(engine: Engine, samples: Sequence[Sample], batch_size: int, pad: in
         batch = collate(share or ordered[:1]).to(engine.device.torch)
         scored = engine.score(batch)
         scores += scored if share else []
+    engine.settle()
     return scores
 
 

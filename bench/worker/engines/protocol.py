@@ -93,6 +93,9 @@ class Engine(ABC):
         self.model.train()
         return scores
 
+    def settle(self) -> None:  # noqa: B027 - most engines have nothing in flight
+        """Finish what is in flight once a series of evaluation passes has ended."""
+
     def tracing(self, tally: object) -> None:  # noqa: B027 - most engines have nothing to add
         """Let a memory pass attribute tensors that the engine makes by itself."""
 

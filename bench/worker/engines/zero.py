@@ -123,6 +123,12 @@ class ZeroEngine(Engine):
         if path is None:
             raise RuntimeError(f"DeepSpeed found no checkpoint in {folder}")
 
+    def settle(self) -> None:
+        """See `Engine.settle`: ZeRO-3 has already begun to gather what it expects next, and what is in
+        flight can be neither exported nor saved."""
+        if self.case.zero_stage == 3:
+            self.engine.empty_partition_cache()
+
     def tracing(self, tally: Any) -> None:
         """See `Engine.tracing`: ZeRO-3's gathered parameters, and the buckets of gradient reduction."""
         if self.case.zero_stage == 3:
