@@ -13,12 +13,12 @@ VERBS = {
     "plan": "Predict memory and speed of a suite before any device is rented.",
     "report": "Render a results folder as tables and figures.",
     "compare": "Say what became better or worse between two runs.",
-    "audit": "Hold predictions against what a run measured.",
+    "audit": "Hold the claims of a document against arithmetic and measurements.",
     "doctor": "Check this machine before a run.",
     "export": "Write a run's tables as csv, json or parquet.",
     "import": "Read another tool's results into a results folder.",
     "suites": "List the suites and their cases.",
-    "score-plan": "Score a plan against measured runs.",
+    "score-plan": "Score the planner against public or own measurements.",
     "prepare": "Fetch models and data before a run.",
 }
 """Verb → help. The module of `score-plan` is `bench.cli.score_plan`, of `import` (a keyword) `bench.cli.import_`;
