@@ -50,7 +50,8 @@ class Ratios:
 
     def rules_out(self, change: float, fdr: float) -> np.ndarray:
         """Cases in which a change of ± `change` (relative) is excluded, by two one-sided tests at level `fdr`."""
-        scarce = np.minimum(*(side.count for side in self.sides)) < TRUSTED_LAUNCHES
+        # A launch that was set aside was made all the same.
+        scarce = np.minimum(*(side.count + side.aside.sum(1) for side in self.sides)) < TRUSTED_LAUNCHES
         tail = np.where(scarce, SCARCE_LEVEL, fdr)
         low, high = self.interval(tail)  # type: ignore[arg-type]
         bound = np.log1p(change)

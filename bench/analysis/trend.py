@@ -86,7 +86,7 @@ def _usable(releases: Sequence[Release], cases: Sequence[str], metric: Metric, a
         for release in releases
     ]
     for i, case in enumerate(cases):
-        start = next(release.launches[case] for release in releases if case in release.launches)
+        start = next(release.launches[case] for release in releases if release.launches.get(case))
         for r, release in enumerate(releases):
             side = release.launches.get(case, [])
             ok = any(launch.status == "ok" and not launch.curve for launch in side) and not barred[r]
