@@ -14,12 +14,14 @@ from bench.records.folder import read_cases
 
 @click.command("audit")
 @click.argument("claims", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--run", type=click.Path(file_okay=False, path_type=Path), help="Results folder to hold the claims against, too.")
+@click.option(
+    "--run", type=click.Path(file_okay=False, path_type=Path), help="Results folder to hold the claims against, too."
+)
 @click.option("--language", type=click.Choice(["en", "zh"]), default="en", show_default=True)
 @click.option("--format", "style", type=click.Choice(["markdown", "json"]), default="markdown", show_default=True)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
 def command(claims: Path | None, run: Path | None, language: str, style: str, output: Path | None) -> None:
-    """Judge every claim of CLAIMS, a CSV of structured claims (default: those of the two reports behind this project)."""
+    """Judge every claim of CLAIMS, a CSV of structured claims (default: the two reports behind this project)."""
     verdicts = [judge(claim) for claim in read_claims(claims or CLAIMS)]
     if run is not None:
         verdicts = with_measurements(verdicts, read_cases(run))

@@ -100,9 +100,7 @@ def _case(fields: dict[str, Any]) -> Case:
         raise SpecError(explain(error, Case)) from None
 
 
-def _search(
-    model: str | None, device: Gpu | None, overrides: tuple[str, ...], tuning: str, per_node: int
-) -> str:
+def _search(model: str | None, device: Gpu | None, overrides: tuple[str, ...], tuning: str, per_node: int) -> str:
     """The cheapest layout of each method, others on as many devices, and the longest sequence there."""
     if model is None or device is None:
         raise SpecError("--fit needs --model and --gpu")

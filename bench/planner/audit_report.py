@@ -14,6 +14,7 @@ from bench.planner.references import QUANTITIES
 from bench.planner.verdicts import KINDS, Verdict
 from bench.records.schema import CaseRecord
 
+
 def render_audit(verdicts: Sequence[Verdict], language: str, style: str) -> str:
     """Render verdicts.
 
@@ -132,7 +133,7 @@ def _same(claim: Claim, record: CaseRecord) -> bool:
         "gradient_checkpointing": "yes" if case.gradient_checkpointing else "no",
     }  # fmt: skip
     wanted = claim.fields.get("model", "").rsplit("/", 1)[-1].lower()
-    if not wanted or not case.model.rsplit("/", 1)[-1].lower().removesuffix("-instruct") == wanted:
+    if not wanted or case.model.rsplit("/", 1)[-1].lower().removesuffix("-instruct") != wanted:
         return False
     return all(own[name] == value for name, value in claim.fields.items() if name in own)
 

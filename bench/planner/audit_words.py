@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - one phrase a line reads better than broken ones
 """Phrases of the audit in English and Chinese."""
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def _trace(job: Job, stage: Stage) -> tuple[list[Parameter], list[_Step]]:
     steps += _visit(embed, "forward") + _visit((), "")
     for block in blocks:
         steps += _forward(block, "forward")
-    steps += _visit(norm, "") + [_Step(True, last, "forward"), _Step(False, last, "loss")]
+    steps += [*_visit(norm, ""), _Step(True, last, "forward"), _Step(False, last, "loss")]
     steps += [_Step(True, ()), _Step(True, last, "head"), _Step(False, last), _Step(True, ())]
     steps += _visit(norm, "")
     for block in reversed(blocks):

@@ -125,9 +125,7 @@ class Job:
 _ATTENTION = {"sdpa": "flash", "flash_attention_2": "flash", "eager": "eager"}
 
 
-def job_of(
-    case: Case, world_size: int, shape: ModelShape, config: Mapping[str, Any] | None = None
-) -> Job:
+def job_of(case: Case, world_size: int, shape: ModelShape, config: Mapping[str, Any] | None = None) -> Job:
     """Translate a case as the suite's worker runs it.
 
     Half precision keeps weights and gradients in half, and fp32 masters and two fp32 moments of what is

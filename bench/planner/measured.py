@@ -124,12 +124,12 @@ def _refuse(row: dict[str, str], sharded: bool) -> None:
          f"layout {row['parallel']!r}: the suite has no such layout"),
         (row["grad_ckpt"] not in ("yes", "no"), "checkpointing is not stated"),
         (not row["method"].startswith(("full", "lora", "qlora")), f"method {row['method']!r} is unknown"),
-        (row["method"].startswith("q") and row["method"] not in _QUANTISED, f"quantisation {row['method']!r} is unknown"),
+        (row["method"].startswith("q") and row["method"] not in _QUANTISED, f"{row['method']!r} is unknown"),
         ("FP8" in row["precision"], "FP8: the suite has no such precision"),
         ("baseline-peft-bnb" in notes and not sharded,
-         "everything that is not quantised was cast to fp32 (prepare_model_for_kbit_training), residual stream included"),
+         "everything that is not quantised was cast to fp32 (prepare_model_for_kbit_training)"),
         (sharded and "litgpt" in row["source"],
-         "the whole unsharded model was on each GPU when it peaked: more than all weights although FSDP shards them"),
+         "FSDP sharded nothing when it peaked: each GPU held more than all weights"),
     ]  # fmt: skip
     for refused, reason in checks:
         if refused:

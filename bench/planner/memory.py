@@ -115,10 +115,15 @@ def _fetched(job: Job, stage: Stage) -> Gathered:
     return Gathered(outside, outside, outside, outside + block)
 
 
+def _rotary_tables(job: Job) -> float:
+    """Cosine and sine in the compute type, and int64 positions."""
+    return 2 * job.precision.compute * job.shape.head_dim * job.seq_len / job.sp + 8.0 * job.seq_len
+
+
 def _around(job: Job, stage: Stage) -> float:
     """Rotary tables (cosine and sine, and int64 positions), and on the last stage the final norm and head's input."""
     e, h = job.precision.compute, job.shape.hidden
-    total = 2 * e * job.shape.head_dim * job.seq_len / job.sp + 8.0 * job.seq_len
+    total = _rotary_tables(job)
     if stage.last:
         # The final norm's fp32 input, its statistics, and what trained weights need: its rounded input, the head's.
         total += job.tokens * (FULL * h + FULL + (0 if job.lora else 2 * e * h))
@@ -175,27 +180,45 @@ def _forward(parts: _Parts) -> list[Moment]:
 
 
 def _backward(parts: _Parts) -> list[Moment]:
+    job = parts.job
+    moments = [*_backward_at_head(parts), *_backward_in_blocks(parts)]
+    if job.engine == "zero" and job.zero_stage == 0 and job.shards > 1:
+        trained = count(stage_parameters(job, parts.stage), trainable=True)
+        flat = min(trained, DEEPSPEED_FLAT_BUCKET) * job.precision.gradients
+        grads = _gradients(parts, 1.0)
+        moments.append(_moment(parts, "backward", "all-reduce of the gradients", temporaries=flat, **grads))
+    return moments
+
+
+def _backward_at_head(parts: _Parts) -> list[Moment]:
+    """At the loss, and when the output head's own gradient is made; on the last stage only."""
+    job = parts.job
+    if not parts.stage.last:
+        return []
+    e, kept, early = job.precision.compute, parts.kept + parts.around, _gradients(parts, 0.0)
+    if job.accumulation == 1 and job.engine == "zero" and job.zero_stage < 3:
+        early["buckets"] = 0.0
+    weight = 0 if job.lora else job.precision.gradients * head(job).numel
+    return [
+        _moment(
+            parts, "backward", "at the loss", activations=kept, logits=parts.logits["backward"],
+            gathered=e * parts.fetched.loss, **early,
+        ),
+        _moment(
+            parts, "backward", "gradient of the output head", activations=kept, logits=parts.logits["head"],
+            gathered=e * parts.fetched.head, temporaries=weight + job.tokens * parts.block.hidden, **early,
+        ),
+    ]  # fmt: skip
+
+
+def _backward_in_blocks(parts: _Parts) -> list[Moment]:
+    """In the last block, where most activations are left, and in the first, where most gradients are there.
+
+    In between both change linearly, so that one of the two holds the peak.
+    """
     job, stage, block = parts.job, parts.stage, parts.block
     e, tokens = job.precision.compute, job.tokens
-    moments = []
-    early = _gradients(parts, 0.0)
-    kept = parts.kept + parts.around
-    if stage.last:
-        if job.accumulation == 1 and job.engine == "zero" and job.zero_stage < 3:
-            early["buckets"] = 0.0
-        weight = 0 if job.lora else job.precision.gradients * head(job).numel
-        moments += [
-            _moment(
-                parts, "backward", "at the loss", activations=kept, logits=parts.logits["backward"],
-                gathered=e * parts.fetched.loss, **early,
-            ),
-            _moment(
-                parts, "backward", "gradient of the output head", activations=kept,
-                logits=parts.logits["head"], gathered=e * parts.fetched.head,
-                temporaries=weight + tokens * block.hidden, **early,
-            ),
-        ]  # fmt: skip
-    tables = 2 * e * job.shape.head_dim * job.seq_len / job.sp + 8.0 * job.seq_len
+    tables = _rotary_tables(job)
     total = max(count(stage_parameters(job, stage), trainable=True), 1)
     one = count(block_parameters(job), trainable=True)
     outside = total - one * stage.layers
@@ -203,30 +226,23 @@ def _backward(parts: _Parts) -> list[Moment]:
     # A quantised matrix is unpacked for its own product, one at a time.
     unpacked = max(p.numel for p in block_parameters(job)) * e if job.precision.weights < e else 0
     overlapping = FSDP_OVERLAPPING_BLOCKS if job.engine == "torch" and job.zero_stage == 3 else 0
+    inside = block.attention_part * tokens
+    moments = []
     for at, blocks_left, done in (
         ("in the last block", stage.layers, outside / 2 if stage.last else 0),
         ("in the first block", 1, total - one - (outside / 2 if stage.first else 0)),
     ):
+        waiting = blocks_left if job.gradient_checkpointing else blocks_left - 1
+        saved = parts.kept * waiting / stage.layers
         if job.gradient_checkpointing:
-            saved = parts.kept * blocks_left / stage.layers
             saved += overlapping * block.peak * tokens
-        else:
-            saved = parts.kept * (blocks_left - 1) / stage.layers
-        recomputed = block.peak * tokens
-        grads = _gradients(parts, done / total)
-        inside = block.attention_part * tokens
+        transient = block.peak * tokens - inside + job.precision.gradients * matrix + unpacked
         moments.append(
             _moment(
-                parts, "backward", at, activations=saved + inside + tables,
-                temporaries=recomputed - inside + job.precision.gradients * matrix + unpacked,
-                gathered=e * parts.fetched.block, **grads,
+                parts, "backward", at, activations=saved + inside + tables, temporaries=transient,
+                gathered=e * parts.fetched.block, **_gradients(parts, done / total),
             )
         )  # fmt: skip
-    if job.engine == "zero" and job.zero_stage == 0 and job.shards > 1:
-        flat = min(total, DEEPSPEED_FLAT_BUCKET) * job.precision.gradients
-        moments.append(
-            _moment(parts, "backward", "all-reduce of the gradients", temporaries=flat, **_gradients(parts, 1.0))
-        )
     return moments
 
 
@@ -236,9 +252,7 @@ def _step(parts: _Parts) -> list[Moment]:
     if job.engine == "zero" and job.zero_stage in (1, 2):
         # Reduced gradients sit in one buffer of the partition, counted with the step's temporaries.
         grads = {"gradients": 0.0, "buckets": 0.0}
-    return [
-        _moment(parts, "step", "optimizer", temporaries=step_temporaries(job, parts.stage), **grads)
-    ]
+    return [_moment(parts, "step", "optimizer", temporaries=step_temporaries(job, parts.stage), **grads)]
 
 
 def _save(parts: _Parts) -> Moment:

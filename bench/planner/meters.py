@@ -52,9 +52,7 @@ def communicators(dp: int, tp: int, pp: int, sp: int) -> int:
     return sum(size > 1 for size in (dp, tp, pp, sp))
 
 
-def predict_meters(
-    tensor_bytes: float, gpu: Gpu, n_communicators: int, extrapolated: bool
-) -> dict[str, Prediction]:
+def predict_meters(tensor_bytes: float, gpu: Gpu, n_communicators: int, extrapolated: bool) -> dict[str, Prediction]:
     """Predict the three meters from the bytes of live tensors.
 
     Args:

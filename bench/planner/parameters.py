@@ -37,9 +37,7 @@ class Stage:
 def stages_of(job: Job) -> list[Stage]:
     """Split the blocks evenly; earlier stages take the remainder, since the last one has the head."""
     base, extra = divmod(job.shape.layers, job.pp)
-    return [
-        Stage(base + (i < extra), first=i == 0, last=i == job.pp - 1, index=i) for i in range(job.pp)
-    ]
+    return [Stage(base + (i < extra), first=i == 0, last=i == job.pp - 1, index=i) for i in range(job.pp)]
 
 
 @cache

@@ -9,7 +9,15 @@ from bench.errors import SpecError
 from bench.planner.job import Job, job_of
 from bench.planner.layouts import is_extrapolated, why_infeasible
 from bench.planner.memory import RankMemory, rank_memories
-from bench.planner.meters import Prediction, available_bytes, communicators, fixed_bytes, predict_meters
+from bench.planner.meters import (
+    ALLOCATED_MARGIN,
+    ALLOCATOR_FILL,
+    Prediction,
+    available_bytes,
+    communicators,
+    fixed_bytes,
+    predict_meters,
+)
 from bench.planner.speed import Speed, checkpoint_bytes, speed_of
 from bench.spec.case import Case
 from bench.spec.hardware import Gpu
@@ -41,7 +49,7 @@ class CasePlan:
     """Expected peak of the fullest rank by meter."""
     speed: Speed | None
     largest_micro_batch: int | None
-    """Largest power-of-two multiple search result that still fits; 0 where not even one sample does."""
+    """Most samples of one forward pass that fit; 0 where not even one does."""
     checkpoint_bytes: int | None
     reason: str
     """One sentence: whether it fits, by how much, and what decides."""
@@ -80,9 +88,7 @@ def plan_case(case: Case, world_size: int, gpu: Gpu | None, gpus_per_node: int =
     return plan_shape(case, shape, world_size, gpu, gpus_per_node)
 
 
-def plan_shape(
-    case: Case, shape: ModelShape, world_size: int, gpu: Gpu | None, gpus_per_node: int = 8
-) -> CasePlan:
+def plan_shape(case: Case, shape: ModelShape, world_size: int, gpu: Gpu | None, gpus_per_node: int = 8) -> CasePlan:
     """The same for a shape that is already known."""
     refused = why_infeasible(case, world_size, shape)
     if refused is None and gpu is not None and case.precision == "bf16" and not gpu.bf16:
@@ -100,7 +106,8 @@ def plan_shape(
         "checkpoint_bytes": checkpoint_bytes(shape, job), "extrapolated": extrapolated, "remarks": notes,
     }  # fmt: skip
     if gpu is None:
-        reason = f"no GPU to compare with; tensors peak at {gib(fullest.peak.total)} ({fullest.peak.phase}, {fullest.peak.at})"
+        where = f"{fullest.peak.phase}, {fullest.peak.at}"
+        reason = f"no GPU to compare with; tensors peak at {gib(fullest.peak.total)} ({where})"
         return CasePlan(
             **common, fits=None, shortfall_bytes=None, peak={}, speed=None, largest_micro_batch=None, reason=reason
         )
@@ -154,17 +161,19 @@ def decisive(memory: RankMemory) -> str:
     return f"{name.replace('_', ' ')} {gib(size)}"
 
 
-def _sentence(
-    memory: RankMemory, need: float, room: int, gpu: Gpu, groups: int, reserved: Prediction
-) -> str:
+def _sentence(memory: RankMemory, need: float, room: int, gpu: Gpu, groups: int, reserved: Prediction) -> str:
     where = f"{memory.peak.phase}, {memory.peak.at}; most of it {decisive(memory)}"
+    left = gpu.usable_bytes - fixed_bytes(groups)
     if need > room:
+        close = ""
+        if need - room <= ALLOCATED_MARGIN * gpu.usable_bytes:
+            close = f"; a close call, within {100 * ALLOCATED_MARGIN:.0f} % of the device"
         return (
-            f"cannot fit by {gib(need - room)}: needs {gib(need)} ({where}), {gpu.name} leaves {gib(room)} of "
-            f"{gib(gpu.usable_bytes)} after context and NCCL ({gib(fixed_bytes(groups))})"
+            f"cannot fit by {gib(need - room)}: needs {gib(need)} ({where}); of {gpu.name}'s {gib(gpu.usable_bytes)} "
+            f"context and NCCL leave {gib(left)}, of which {100 * ALLOCATOR_FILL:.0f} % can be filled{close}"
         )
     spare = f"fits with {gib(room - need)} to spare: needs {gib(need)} ({where})"
-    if reserved.expected > room * 0.995:
+    if reserved.expected >= left * 0.995:
         return f"{spare}; tight, the allocator will have to give cached blocks back"
     return spare
 

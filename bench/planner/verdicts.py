@@ -96,9 +96,7 @@ def _against_formula(claim: Claim, quantity: Quantity) -> Verdict:
         return Verdict(claim, "condition", "missing", {"fields": missing})
     if claim.low is None:
         return Verdict(claim, "condition", "statement")
-    tried = [
-        (variant, quantity.compute({**claim.fields, **variant})) for variant in variants(quantity, claim.fields)
-    ]
+    tried = [(variant, quantity.compute({**claim.fields, **variant})) for variant in variants(quantity, claim.fields)]
     values = [reference.value for _, reference in tried]
     span = (min(values), max(values))
     impossible = _beyond(claim, [reference for _, reference in tried], span)

@@ -89,9 +89,7 @@ def all_gpus() -> list[Gpu]:
 @functools.cache
 def _catalogue() -> tuple[tuple[Gpu, tuple[str, ...]], ...]:
     with CATALOGUE.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            (_entry(row), tuple(filter(None, row["aliases"].split(";")))) for row in csv.DictReader(file)
-        )
+        return tuple((_entry(row), tuple(filter(None, row["aliases"].split(";")))) for row in csv.DictReader(file))
 
 
 def _entry(row: dict[str, str]) -> Gpu:

@@ -147,9 +147,7 @@ def model_names() -> list[str]:
     return [shape.name for shape, _ in _catalogue()]
 
 
-def shape_from_config(
-    config: Mapping[str, Any], name: str, overrides: Mapping[str, Any] | None = None
-) -> ModelShape:
+def shape_from_config(config: Mapping[str, Any], name: str, overrides: Mapping[str, Any] | None = None) -> ModelShape:
     """Read the shape from the fields of a Hugging Face `config.json`.
 
     Raises:
@@ -158,9 +156,7 @@ def shape_from_config(
     fields = {**config, **(overrides or {})}
     kind = fields.get("model_type")
     if kind not in _DENSE_TYPES:
-        raise SpecError(
-            f"model {name!r}: model_type {kind!r} has an unknown shape; known: {', '.join(_DENSE_TYPES)}"
-        )
+        raise SpecError(f"model {name!r}: model_type {kind!r} has an unknown shape; known: {', '.join(_DENSE_TYPES)}")
     heads = _positive(fields, "num_attention_heads", name)
     hidden = _positive(fields, "hidden_size", name)
     shape = ModelShape(
@@ -197,11 +193,12 @@ _OVERRIDES = {
 
 
 def _overridden(shape: ModelShape, overrides: Mapping[str, Any]) -> ModelShape:
-    known = {_OVERRIDES[key]: value for key, value in overrides.items() if key in _OVERRIDES}
-    for key, value in known.items():
-        if key != "tied" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+    given = {key: value for key, value in overrides.items() if key in _OVERRIDES}
+    for key, value in given.items():
+        if key != "tie_word_embeddings" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise SpecError(f"model_overrides: {key} is {value!r}; a positive whole number is needed")
-    return _checked(replace(shape, **known)) if known else shape
+    changed = {_OVERRIDES[key]: value for key, value in given.items()}
+    return _checked(replace(shape, **changed)) if changed else shape
 
 
 @functools.cache
@@ -261,6 +258,5 @@ def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name, names, 3, 0.5)
     hint = f"; close: {', '.join(close)}" if close else ""
     return (
-        f"model {name!r} has an unknown shape{hint}; give a folder with its config.json, or one of: "
-        f"{', '.join(names)}"
+        f"model {name!r} has an unknown shape{hint}; give a folder with its config.json, or one of: {', '.join(names)}"
     )
