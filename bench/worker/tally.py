@@ -84,9 +84,11 @@ class Tally(TorchDispatchMode):
             if tensor.untyped_storage()._cdata not in self._known:
                 self.add(tensor, category)
         for item in gc.get_objects():
-            if isinstance(item, torch.Tensor) and not item.is_meta:
-                if item.untyped_storage()._cdata not in self._known:
-                    self.add(item, "other")
+            # By type: isinstance would wake lazy objects that merely look like something else.
+            if not issubclass(type(item), torch.Tensor) or item.is_meta:
+                continue
+            if item.untyped_storage()._cdata not in self._known:
+                self.add(item, "other")
         self.phases.clear()
         self._note_peak()
 

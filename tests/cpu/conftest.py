@@ -18,6 +18,8 @@ from bench.records.folder import read_cases, read_run
 from bench.records.schema import CaseRecord, RunRecord
 from bench.spec.paths import ROOT
 
+# Before torch is imported: more threads than free cores make tiny operators many times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 LAUNCH_TIMEOUT_S = 420
 PRELOAD = (
     "torch", "deepspeed", "transformers", "peft", "datasets", "pandas", "bench.worker.main",

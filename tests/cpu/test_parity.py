@@ -47,7 +47,6 @@ def plain_training(case: Case) -> tuple[list[float], list[float], float]:
     from bench.worker.device import Device
     from bench.worker.model import build_model
 
-    torch.set_num_threads(2)
     model, _, _ = build_model(case, Device(torch.device("cpu"), "cpu"), None)
     tokenizer = AutoTokenizer.from_pretrained(local_path(case.model))
     data = build_dataset(case, tokenizer)
