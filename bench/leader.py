@@ -12,13 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.errors import RecordError
+from bench.errors import RecordError, SpecError
+from bench.planner.plan import CasePlan, plan_case
 from bench.progress import Progress
 from bench.records.folder import case_folder, read_case
 from bench.records.merge import CaseEnd, add_verification, merge_case, write_case
 from bench.records.runfolder import RunFolder
 from bench.records.schema import CaseRecord
 from bench.spec.case import Case
+from bench.spec.hardware import gpu
 from bench.spec.layout import remarks
 from bench.spec.preflight import why_not
 from bench.supervisor.contract import Job, JobEnd, SessionInterrupted, SessionLost
@@ -122,7 +124,21 @@ class Leader:
         reason = why_not(case, self.session.world_size)
         if reason is not None:
             return "unsupported", reason
+        plan = None if self.options.force else self._plan(case)
+        if plan is not None and plan.fits is False:
+            return "skipped", f"{plan.reason}; --force runs it all the same"
         return None
+
+    def _plan(self, case: Case) -> CasePlan | None:
+        """What the plan says on this node's GPUs; None on CPU and for a device that no catalogue knows."""
+        environment = self.folder.record.environment
+        if environment.device_kind != "cuda":
+            return None
+        try:
+            device = gpu(environment.device)
+        except SpecError:
+            return None
+        return plan_case(case, self.session.world_size, device, environment.devices_per_node)
 
     def _measure(self, case: Case, repeat: int, checkpoints: Path, progress: Progress) -> JobEnd:
         if case.offload_optimizer == "cpu" and "cpu_adam" not in self.built:
