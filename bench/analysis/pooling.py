@@ -123,14 +123,26 @@ def _side(logs: np.ndarray, eligible: np.ndarray) -> Side:
 
 def _scaled(sides: list[Side]) -> tuple[Side, ...]:
     """Give releases their own scale of noise where paired variances show it (t-test over the cases at 1 %)."""
-    first = np.log(np.where(sides[0].variance > 0, sides[0].variance, np.nan))
+    first = _log_variance(sides[0])
     done = [sides[0]]
     for side in sides[1:]:
-        difference = np.log(np.where(side.variance > 0, side.variance, np.nan)) - first
+        difference = _log_variance(side) - first
         difference = difference[~np.isnan(difference)]
         differs = len(difference) > 4 and stats.ttest_1samp(difference, 0).pvalue < SCALE_LEVEL
         done.append(replace(side, scale=float(np.exp(difference.mean())) if differs else 1.0))
     return tuple(done)
+
+
+def _log_variance(side: Side) -> np.ndarray:
+    """Logarithms of the cases' variances, unbiased whatever the number of launches; NaN where unknown or zero."""
+    usable = side.variance > 0
+    df = np.where(usable, side.count - 1.0, 1.0)
+    return np.where(usable, np.log(np.where(usable, side.variance, 1.0)) - _bias(df), np.nan)
+
+
+def _bias(df: np.ndarray) -> np.ndarray:
+    """Mean of log(s² / σ²) of a sample variance with `df` degrees of freedom."""
+    return special.digamma(df / 2) - np.log(df / 2)
 
 
 def _mean(logs: np.ndarray) -> np.ndarray:
@@ -157,7 +169,7 @@ def _prior(df: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
     if known.sum() < 3 or pooled == 0:  # two variances cannot tell how much variances differ
         return 0.0, pooled
     s2 = np.maximum(s2, 1e-5 * np.median(s2[s2 > 0]))  # equal launches: log 0 would be the whole fit
-    e = np.log(s2) - special.digamma(df / 2) + np.log(df / 2)
+    e = np.log(s2) - _bias(df)
     excess = e.var(ddof=1) - special.polygamma(1, df / 2).mean()
     if excess <= 0:
         return float("inf"), pooled

@@ -83,14 +83,15 @@ def compare(baseline: np.ndarray, candidate: np.ndarray) -> Ratios:
 def contrast(pool: Pool, baseline: int, candidate: int) -> Ratios:
     """Test two releases of a fitted pool by a t-test with moderated variances.
 
-    Where the two sides of one case clearly differ in noise (F-test at 0.1 %), that case falls back to Welch's test on
-    its own launches.
+    Where the two sides of one case clearly differ in noise (F-test at 0.1 %) and its own launches give the larger
+    error, that case falls back to Welch's test on them.
     """
     b, c = pool.sides[baseline], pool.sides[candidate]
     with np.errstate(invalid="ignore", divide="ignore"):
         square = pool.variance * (b.scale / b.count + c.scale / c.count)
     df = pool.df.astype(float)
     own_square, own_df, unequal = _welch(b, c)
+    unequal &= own_square > square  # chance makes a quiet side too: never take it for less noise
     square, df = np.where(unequal, own_square, square), np.where(unequal, own_df, df)
     effect = c.mean - b.mean
     enough = (b.count >= MIN_LAUNCHES) & (c.count >= MIN_LAUNCHES)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import click
 
 TERMINAL_ROWS = 40
-"""Rows printed unless `--all`; the files hold every row."""
+"""Rows printed unless `--all`, unchanged ones only where all fit; the files hold every row."""
 
 
 @click.command()
@@ -96,6 +96,7 @@ def _print(outcome: Any, language: str, every: bool) -> None:
     title = words("title", baseline=comparison.baseline.label, candidate=comparison.candidate.label)
     for text in (title, headline(outcome, words), summary(comparison, words)):
         click.echo(text.replace("**", "") + "\n")
+    every = every or len(comparison.rows) <= TERMINAL_ROWS
     rows = by_harm([row for row in comparison.rows if every or row.verdict != "unchanged"])
     shown = rows if every else rows[:TERMINAL_ROWS]
     if shown:

@@ -48,9 +48,10 @@ def test_without_noise_any_difference_is_real_and_none_is_none():
     assert p.tolist() == [1.0, 0.0, 1.0]
 
 
-def test_p_values_are_uniform_where_nothing_changed():
+@pytest.mark.parametrize("launches", [(5, 5), (8, 4), (3, 6)])
+def test_p_values_are_uniform_where_nothing_changed(launches):
     rng = np.random.default_rng(3)
     p = np.concatenate([
-        compare(*(np.exp(0.03 * rng.standard_normal((100, 5))) for _ in range(2))).p for _ in range(10)
+        compare(*(np.exp(0.03 * rng.standard_normal((200, n))) for n in launches)).p for _ in range(20)
     ])  # fmt: skip
     assert stats.kstest(p, "uniform").pvalue > 0.001
