@@ -53,7 +53,7 @@ def render(outcome: Outcome, words: CompareWords, figures: Mapping[str, str]) ->
     """
     comparison, rows = outcome.comparison, outcome.comparison.rows
     worse = by_harm([row for row in rows if row.fails])
-    better = by_harm([row for row in rows if row.verdict in ("improved", "newly passing")])[::-1]
+    better = by_harm([row for row in rows if row.verdict in ("improved", "newly passing")])
     undecided = by_harm([row for row in rows if row.verdict == "inconclusive"])
     barred = [r for r in rows if r.verdict in ("not comparable", "both failing", "missing") and not r.fails]
     title = words("title", baseline=comparison.baseline.label, candidate=comparison.candidate.label)
@@ -64,7 +64,7 @@ def render(outcome: Outcome, words: CompareWords, figures: Mapping[str, str]) ->
         f"## {words('h_worse')}", _listing(worse, words),
         *_where(outcome, words),
         *_optional("h_open", undecided, words), *_optional("h_better", better, words),
-        *_optional("h_bars", barred, words),
+        *_barred(barred, words),
         f"## {words('h_rest')}", words("unchanged_count", n=sum(row.verdict == "unchanged" for row in rows)),
         *_trends(outcome, figures, words),
         f"## {words('h_rules')}", rules(comparison, words),
@@ -98,15 +98,15 @@ def _count(verdict: str, rows: Sequence[Row], words: CompareWords) -> str:
 
 
 def by_harm(rows: Sequence[Row]) -> list[Row]:
-    """The worst first: failures, then the largest change in the bad direction."""
+    """The worst first: what fails, then by verdict; inside, the largest change in the bad direction."""
 
-    def harm(row: Row) -> float:
+    def harm(row: Row) -> tuple[int, float]:
+        kind = -1 if row.fails else VERDICTS.index(row.verdict)
         if row.metric == STATUS or row.verdict == "missing":
-            return -math.inf
-        metric = METRICS[row.metric]
+            return kind, -math.inf
         if row.ratio is None or row.ratio <= 0:
-            return -1e9
-        return -metric.sign * math.log(row.ratio)
+            return kind, -1e9  # grew from nothing, or sank to it
+        return kind, -METRICS[row.metric].sign * math.log(row.ratio)
 
     return sorted(rows, key=harm)
 
@@ -186,6 +186,20 @@ def _listing(rows: Sequence[Row], words: CompareWords) -> str:
 
 def _optional(heading: str, rows: Sequence[Row], words: CompareWords) -> list[str]:
     return [f"## {words(heading)}", _listing(rows, words)] if rows else []
+
+
+def _barred(rows: Sequence[Row], words: CompareWords) -> list[str]:
+    """What could not be judged: one line a case and reason, with the metrics it concerns."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        key = (row.case, words(f"v_{row.verdict}"), cells.note(row, words))
+        groups.setdefault(key, []).append(words(f"m_{row.metric}"))
+    if not groups:
+        return []
+    lines = [[case, verdict, note, words("comma").join(names)] for (case, verdict, note), names in groups.items()]
+    headers = [words("case"), words("verdict"), words("note"), words("metric")]
+    rest = [words("more_rows", n=len(lines) - LISTED)] if len(lines) > LISTED else []
+    return [f"## {words('h_bars')}", table(headers, lines[:LISTED], left=4), *rest]
 
 
 def _where(outcome: Outcome, words: CompareWords) -> list[str]:
