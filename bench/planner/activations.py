@@ -26,6 +26,10 @@ class BlockBytes:
     """Live at the widest moment of the MLP's backward pass in place of `mlp_part`."""
     attention_backward: float
     """Temporaries at the widest moment of attention's backward pass."""
+    behind_attention: float
+    """Of `attention_part`, what is gone by then: the second norm and the MLP's input."""
+    forward: float
+    """Live in a block's forward pass when nothing is kept, as under checkpointing."""
     hidden: float
     """One hidden state: what checkpointing keeps, and the gradient that flows."""
 
@@ -38,7 +42,7 @@ class BlockBytes:
     def peak(self) -> float:
         """Widest moment of the block's backward pass, the incoming gradient included."""
         in_mlp = self.attention_part + self.mlp_backward
-        in_attention = self.attention_part + self.attention_backward
+        in_attention = self.attention_part - self.behind_attention + self.attention_backward
         return max(in_mlp, in_attention) + self.hidden
 
 
@@ -49,7 +53,8 @@ def block_bytes(job: Job) -> BlockBytes:
     inner, heads = shape.intermediate / job.tp, shape.heads / job.tp
     trained = not job.lora
     # transformers' RMSNorm: fp32 input, its inverse root mean square, the rounded product for the weight.
-    norms = 2 * (FULL * h + FULL + trained * e * h)
+    norm = FULL * h + FULL + trained * e * h
+    norms = 2 * norm
     if shape.qk_norm:
         kv_heads = shape.kv_heads / job.tp
         norms += FULL * (q + kv + heads + kv_heads) + trained * e * (q + kv)
@@ -58,10 +63,23 @@ def block_bytes(job: Job) -> BlockBytes:
     # silu keeps its input; the product keeps both factors. Backward: these three, the gradient of the
     # product and the two gradients that come from it.
     gate = 3 * e * inner
+    shared = trained or not (job.lora_dropout or job.adapter_copy)
+    read_by_mlp = e * h if shared and (trained or {"gate_proj", "up_proj"} & set(_adapted(job))) else 0
+    eager = job.attention == "eager"
+    scores = (e + 2 * FULL) * heads * job.seq_len + e * 3 * q if eager else 0
     return BlockBytes(
-        attention_part=norms + inputs["hidden"] + kept, mlp_part=gate + inputs["down"],
-        mlp_backward=2 * gate, attention_backward=attention_backward, hidden=e * h,
-    )  # fmt: skip
+        attention_part=norms + inputs["hidden"] + kept,
+        mlp_part=gate + inputs["down"],
+        mlp_backward=2 * gate,
+        attention_backward=attention_backward,
+        behind_attention=norm + read_by_mlp,
+        forward=max(scores, gate) + 2 * e * h,
+        hidden=e * h,
+    )
+
+
+def _adapted(job: Job) -> tuple[str, ...]:
+    return job.shape.adapter_modules(job.targets) if job.lora else ()
 
 
 def _linear_inputs(job: Job, h: float, q: float, inner: float) -> dict[str, float]:
@@ -69,7 +87,7 @@ def _linear_inputs(job: Job, h: float, q: float, inner: float) -> dict[str, floa
     e, rank = job.precision.compute, job.lora_rank
     if not job.lora:
         return {"hidden": 2 * e * h, "down": e * inner}
-    adapted = job.shape.adapter_modules(job.targets)
+    adapted = _adapted(job)
     inputs = dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), h)
     inputs |= {"o_proj": q, "down_proj": inner}
     kept = {"hidden": 0.0, "down": 0.0}
@@ -97,13 +115,14 @@ def _attention(job: Job, q: float, kv: float, heads: float) -> tuple[float, floa
     Flash kernels keep query, key, value, output and one fp32 log-sum per head (FlashAttention,
     arXiv:2205.14135); backward makes the gradients of query, key, value, and accumulates that of query in fp32.
     The eager path repeats key and value to all heads and keeps the probabilities twice: fp32 out of the
-    softmax, and rounded for the product; backward has three more such matrices.
+    softmax, and rounded for the product. Backward ends with the softmax in fp32: its output, and two gradients.
     """
     e = job.precision.compute
     if job.attention == "eager":
         row = heads * job.seq_len
         repeated = 2 * e * q if job.shape.kv_heads < job.shape.heads else 2 * e * kv
-        return e * 2 * q + repeated + (e + FULL) * row, (e + 2 * FULL) * row
+        rounded = e * row if e < FULL else 0
+        return e * 2 * q + repeated + rounded + FULL * row, 2 * FULL * row - rounded
     behind_value = e * (q + kv) if job.fused_qkv else 0
     return e * (2 * q + 2 * kv) + behind_value + FULL * heads, e * (q + 2 * kv) + FULL * q
 

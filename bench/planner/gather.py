@@ -141,7 +141,7 @@ class _Coordinator:
 
 def gathered(job: Job, stage: Stage) -> Gathered:
     """Replay one step of a stage under ZeRO-3 and note the most elements gathered at each moment."""
-    return _replay(replace(job, micro_batch=1, seq_len=job.sp, accumulation=1), stage)
+    return _replay(job.layout, stage)
 
 
 @cache

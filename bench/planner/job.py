@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from bench.spec.case import Case
@@ -100,6 +101,11 @@ class Job:
     adapter_copy: int = 0
     """Bytes per element of the input copy that each adapter makes for itself (PEFT with fp32 adapters: 2 under
     autocast, 4 without); 0 where adapters share their layer's input, as in the suite's worker."""
+
+    @cached_property
+    def layout(self) -> Job:
+        """This job with one token a rank: what depends on parameters alone is remembered under it."""
+        return replace(self, micro_batch=1, seq_len=self.sp, accumulation=1)
 
     @property
     def dp(self) -> int:

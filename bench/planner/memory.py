@@ -9,7 +9,7 @@ from bench.planner.activations import BlockBytes, block_bytes, first_block_disco
 from bench.planner.gather import Gathered, gathered
 from bench.planner.job import FULL, Job
 from bench.planner.logits import logits_bytes
-from bench.planner.parameters import Stage, block_parameters, count, head, stage_parameters, stages_of
+from bench.planner.parameters import Stage, block_parameters, count, head, stage_parameters, stages_of, trained_elements
 from bench.planner.states import DEEPSPEED_FLAT_BUCKET, States, states, step_temporaries
 
 COMPONENTS = (
@@ -115,15 +115,17 @@ def _fetched(job: Job, stage: Stage) -> Gathered:
     return Gathered(outside, outside, outside, outside + block)
 
 
-def _rotary_tables(job: Job) -> float:
-    """Cosine and sine in the compute type, and int64 positions."""
-    return 2 * job.precision.compute * job.shape.head_dim * job.seq_len / job.sp + 8.0 * job.seq_len
+def _shared_tables(job: Job) -> float:
+    """Cosine and sine in the compute type, int64 positions, and the eager kernel's causal mask, one for all blocks."""
+    e = job.precision.compute
+    mask = e * job.seq_len * job.tokens if job.attention == "eager" else 0
+    return 2 * e * job.shape.head_dim * job.seq_len / job.sp + 8.0 * job.seq_len + mask
 
 
 def _around(job: Job, stage: Stage) -> float:
     """Rotary tables (cosine and sine, and int64 positions), and on the last stage the final norm and head's input."""
     e, h = job.precision.compute, job.shape.hidden
-    total = _rotary_tables(job)
+    total = _shared_tables(job)
     if stage.last:
         # The final norm's fp32 input, its statistics, and what trained weights need: its rounded input, the head's.
         total += job.tokens * (FULL * h + FULL + (0 if job.lora else 2 * e * h))
@@ -148,7 +150,7 @@ def _gradients(parts: _Parts, done: float) -> dict[str, float]:
     job, held = parts.job, parts.held
     if job.engine == "ddp" or (job.engine == "zero" and job.zero_stage == 3):
         return {"gradients": held.gradients, "buckets": held.buckets}
-    trained = count(stage_parameters(job, parts.stage), trainable=True)
+    trained = trained_elements(job, parts.stage)
     whole = job.precision.gradients * trained
     if job.engine == "torch":
         return {"gradients": whole / (job.shards if job.zero_stage == 3 else 1) * done, "buckets": 0.0}
@@ -176,6 +178,13 @@ def _forward(parts: _Parts) -> list[Moment]:
             gathered=gathered_bytes * parts.fetched.forward, temporaries=job.tokens * e * h, **early,
         ),
     ]  # fmt: skip
+    if job.gradient_checkpointing:
+        moments.append(
+            _moment(
+                parts, "forward", "in a block", activations=kept, temporaries=job.tokens * parts.block.forward,
+                gathered=gathered_bytes * parts.fetched.block, **early,
+            )
+        )  # fmt: skip
     return moments if parts.stage.last else moments[1:]
 
 
@@ -183,7 +192,7 @@ def _backward(parts: _Parts) -> list[Moment]:
     job = parts.job
     moments = [*_backward_at_head(parts), *_backward_in_blocks(parts)]
     if job.engine == "zero" and job.zero_stage == 0 and job.shards > 1:
-        trained = count(stage_parameters(job, parts.stage), trainable=True)
+        trained = trained_elements(job, parts.stage)
         flat = min(trained, DEEPSPEED_FLAT_BUCKET) * job.precision.gradients
         grads = _gradients(parts, 1.0)
         moments.append(_moment(parts, "backward", "all-reduce of the gradients", temporaries=flat, **grads))
@@ -218,8 +227,8 @@ def _backward_in_blocks(parts: _Parts) -> list[Moment]:
     """
     job, stage, block = parts.job, parts.stage, parts.block
     e, tokens = job.precision.compute, job.tokens
-    tables = _rotary_tables(job)
-    total = max(count(stage_parameters(job, stage), trainable=True), 1)
+    tables = _shared_tables(job)
+    total = max(trained_elements(job, stage), 1)
     one = count(block_parameters(job), trainable=True)
     outside = total - one * stage.layers
     matrix = max((p.numel for p in block_parameters(job) if p.trainable), default=0)
@@ -258,7 +267,8 @@ def _step(parts: _Parts) -> list[Moment]:
 def _save(parts: _Parts) -> Moment:
     """Export gathers one tensor at a time under ZeRO-3; the others write what they hold."""
     job = parts.job
-    largest = max((p.numel for p in stage_parameters(job, parts.stage)), default=0)
-    whole = job.precision.compute * largest if job.zero_stage == 3 and job.shards > 1 else 0.0
+    whole = 0.0
+    if job.zero_stage == 3 and job.shards > 1:
+        whole = job.precision.compute * max((p.numel for p in stage_parameters(job, parts.stage)), default=0)
     held = parts.held
     return _moment(parts, "save", "export", gathered=whole, gradients=held.gradients, buckets=held.buckets)

@@ -40,9 +40,13 @@ def stages_of(job: Job) -> list[Stage]:
     return [Stage(base + (i < extra), first=i == 0, last=i == job.pp - 1, index=i) for i in range(job.pp)]
 
 
-@cache
 def block_parameters(job: Job) -> tuple[Parameter, ...]:
     """Tensors of one decoder block: adapters follow their layer, norms are whole on every rank."""
+    return _block_parameters(job.layout)
+
+
+@cache
+def _block_parameters(job: Job) -> tuple[Parameter, ...]:
     shape, full = job.shape, not job.lora
     found: list[Parameter] = []
     for name, (inputs, outputs) in shape.linears.items():
@@ -74,9 +78,23 @@ def head(job: Job) -> Parameter:
     return Parameter("head", -(-job.shape.vocab // job.tp) * job.shape.hidden, not job.lora, True)
 
 
-@cache
 def stage_parameters(job: Job, stage: Stage) -> tuple[Parameter, ...]:
     """All tensors of a stage in registration order; a tied head is the embedding, held again on another stage."""
+    return _stage_parameters(job.layout, stage)
+
+
+def trained_elements(job: Job, stage: Stage) -> int:
+    """Trainable elements of a stage."""
+    return _trained_elements(job.layout, stage)
+
+
+@cache
+def _trained_elements(job: Job, stage: Stage) -> int:
+    return count(stage_parameters(job, stage), trainable=True)
+
+
+@cache
+def _stage_parameters(job: Job, stage: Stage) -> tuple[Parameter, ...]:
     found = [embedding(job)] if stage.first else []
     found += list(block_parameters(job)) * stage.layers
     if stage.last:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.planner.job import FULL, Job
-from bench.planner.parameters import count, stage_parameters, stages_of
+from bench.planner.parameters import count, stage_parameters, stages_of, trained_elements
 from bench.spec.flops import TokenFlops, model_flops_per_token
 from bench.spec.hardware import Gpu
 from bench.spec.models import ModelShape
@@ -149,7 +149,7 @@ def _adapter_traffic(job: Job) -> float:
 
 def _optimizer_s(job: Job, bandwidth: float) -> float:
     """Reads and writes of weights, gradients, masters and moments; bound by memory."""
-    trained = max(count(stage_parameters(job, stage), trainable=True) for stage in stages_of(job))
+    trained = max(trained_elements(job, stage) for stage in stages_of(job))
     share = job.shards if job.zero_stage >= 1 else 1
     precision = job.precision
     per_parameter = 2 * (precision.moments + precision.master) + 2 * precision.gradients + 2 * precision.compute
@@ -172,7 +172,7 @@ def _communication_s(job: Job, gpu: Gpu, gpus_per_node: int, busy_s: float) -> f
     precision, shape = job.precision, job.shape
     parameters = [stage_parameters(job, stage) for stage in stages_of(job)]
     whole = max(count(p) for p in parameters) * precision.weights
-    grads = max(count(p, trainable=True) for p in parameters) * precision.gradients
+    grads = max(trained_elements(job, stage) for stage in stages_of(job)) * precision.gradients
     local = job.world_size <= gpus_per_node
     link = (gpu.link_bytes_per_s if local else min(gpu.link_bytes_per_s, INTER_NODE_BYTES_PER_S)) * LINK_EFFICIENCY
     ring = (job.shards - 1) / job.shards

@@ -45,6 +45,11 @@ def trained_share(job: Job) -> int:
 
 def states(job: Job, stage: Stage) -> States:
     """Bytes that live between steps on a rank of this stage."""
+    return _states(job.layout, stage)
+
+
+@cache
+def _states(job: Job, stage: Stage) -> States:
     precision = job.precision
     parameters = stage_parameters(job, stage)
     trained = count(parameters, trainable=True)
@@ -117,6 +122,11 @@ def step_temporaries(job: Job, stage: Stage) -> float:
     tensor on fp32 gradients made from all half-precision ones; ZeRO-1 and 2 one flat partition per group, while
     their gradient buffer lives on until the last group is stepped; ZeRO-3 sub-group by sub-group.
     """
+    return _step_temporaries(job.layout, stage)
+
+
+@cache
+def _step_temporaries(job: Job, stage: Stage) -> float:
     groups = optimizer_groups(job, stage)
     trained = sum(map(sum, groups))
     if not trained or job.offload_optimizer:

@@ -135,19 +135,19 @@ def test_bad_input_exits_with_2(arguments: list[str], message: str) -> None:
 
 
 def test_suites_of_the_project_are_planned_quickly() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     result = bench("plan", "--suite", "qwen2.5-32b-a100x8", "--gpu", "a100-80gb", "--format", "csv")
-    assert result.exit_code == 0 and time.perf_counter() - start < 2
+    assert result.exit_code == 0 and time.process_time() - start < 2
     table = bench("plan", "--suite", "qwen2-7b-32gb", "--gpu", "v100-32gb")
     assert table.exit_code == 0 and "decisive" in table.output
 
 
 def test_a_hundred_cases_take_under_a_second() -> None:
     cases = [case(id=str(n), tuning=("full", "lora")[n % 2], seq_len=1024 + n) for n in range(100)]
-    start = time.perf_counter()
+    start = time.process_time()
     for one in cases:
         plan_case(one, 8, A100)
-    assert time.perf_counter() - start < 2  # a second on an idle machine
+    assert time.process_time() - start < 1
 
 
 def test_the_closed_form_needs_no_torch() -> None:
