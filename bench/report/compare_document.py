@@ -98,7 +98,7 @@ def _count(verdict: str, rows: Sequence[Row], words: CompareWords) -> str:
 
 
 def by_harm(rows: Sequence[Row]) -> list[Row]:
-    """The worst first: what fails, then by verdict; inside, the largest change in the bad direction."""
+    """The worst first: what fails, then by verdict; inside, the largest change first, harm before gain."""
 
     def harm(row: Row) -> tuple[int, float]:
         kind = -1 if row.fails else VERDICTS.index(row.verdict)
@@ -106,7 +106,8 @@ def by_harm(rows: Sequence[Row]) -> list[Row]:
             return kind, -math.inf
         if row.ratio is None or row.ratio <= 0:
             return kind, -1e9  # grew from nothing, or sank to it
-        return kind, -METRICS[row.metric].sign * math.log(row.ratio)
+        rise = METRICS[row.metric].sign * math.log(row.ratio)
+        return kind, -abs(rise) if row.verdict == "improved" else -rise
 
     return sorted(rows, key=harm)
 
