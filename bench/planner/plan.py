@@ -85,7 +85,11 @@ def plan_case(case: Case, world_size: int, gpu: Gpu | None, gpus_per_node: int =
         shape = shape_of(case.model, case.model_overrides)
     except SpecError as error:
         return _untold(case, world_size, gpu, f"unknown shape: {error}")
-    return plan_shape(case, shape, world_size, gpu, gpus_per_node)
+    try:
+        return plan_shape(case, shape, world_size, gpu, gpus_per_node)
+    except SpecError as error:
+        # A target module or DeepSpeed template that does not exist is for the run to refuse, in its own words.
+        return _untold(case, world_size, gpu, f"cannot be planned: {error}")
 
 
 def plan_shape(case: Case, shape: ModelShape, world_size: int, gpu: Gpu | None, gpus_per_node: int = 8) -> CasePlan:

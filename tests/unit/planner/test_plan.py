@@ -48,6 +48,11 @@ def test_unknown_model_says_so_and_crashes_nothing(monkeypatch, tmp_path) -> Non
     assert plan.fits is None and plan.reason.startswith("unknown shape")
 
 
+def test_unknown_target_module_crashes_nothing() -> None:
+    plan = plan_case(case(tuning="lora", target_modules=["c_attn"]), 8, A100)
+    assert plan.fits is None and "c_attn" in plan.reason
+
+
 def test_no_gpu_no_verdict() -> None:
     plan = plan_case(case(), 8, None)
     assert plan.fits is None and plan.samples_per_s is None and plan.memories
