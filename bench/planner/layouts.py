@@ -23,11 +23,13 @@ def why_infeasible(case: Case, world_size: int, shape: ModelShape) -> str | None
         case.accumulation_steps(world_size)
     except ValueError as error:
         return str(error)
-    dp = case.dp_size(world_size)
-    tp, pp, sp = case.tp_size, case.pp_size, case.sp_size
-    nothing = f"; and with {dp} data-parallel rank it would shard nothing" if dp == 1 else ""
-    heads, kv_heads = shape.heads, shape.kv_heads
-    checks = [
+    checks = [*_tensor_checks(case, shape), *_other_checks(case, shape, case.dp_size(world_size))]
+    return next((sentence for wrong, sentence in checks if wrong), None)
+
+
+def _tensor_checks(case: Case, shape: ModelShape) -> list[tuple[object, str]]:
+    tp, heads, kv_heads = case.tp_size, shape.heads, shape.kv_heads
+    return [
         (heads % tp, f"tp_size {tp}: {heads} attention heads cannot be split; accepted: {_divisors(heads)}"),
         (shape.intermediate % tp, f"tp_size {tp} does not divide the MLP width {shape.intermediate}"),
         (
@@ -35,27 +37,30 @@ def why_infeasible(case: Case, world_size: int, shape: ModelShape) -> str | None
             f"tp_size {tp} exceeds the {kv_heads} KV heads, which ZeRO-3 cannot shard; accepted: 1 to {kv_heads}",
         ),
         (tp <= kv_heads and kv_heads % tp, f"tp_size {tp} does not divide the {kv_heads} KV heads"),
+    ]
+
+
+def _other_checks(case: Case, shape: ModelShape, dp: int) -> list[tuple[object, str]]:
+    pp, sp, stage = case.pp_size, case.sp_size, case.zero_stage
+    nothing = f"; and with {dp} data-parallel rank it would shard nothing" if dp == 1 else ""
+    return [
+        (pp > shape.layers, f"pp_size {pp}: the model has only {shape.layers} layers; accepted: 1 to {shape.layers}"),
         (
-            pp > shape.layers,
-            f"pp_size {pp}: the model has only {shape.layers} layers; accepted: 1 to {shape.layers}",
-        ),
-        (
-            pp > 1 and (case.zero_stage or 0) >= 2,
-            f"pp_size {pp} with zero_stage {case.zero_stage}: DeepSpeed's pipeline engine refuses ZeRO-2 and 3; "
+            pp > 1 and (stage or 0) >= 2,
+            f"pp_size {pp} with zero_stage {stage}: DeepSpeed's pipeline engine refuses ZeRO-2 and 3; "
             f"accepted: 0 or 1{nothing}",
         ),
         (
-            case.engine == "ddp" and tp * pp * sp > 1,
-            f"engine ddp has no tp_size {tp}, pp_size {pp}, sp_size {sp}; accepted: 1",
+            case.engine == "ddp" and case.tp_size * pp * sp > 1,
+            f"engine ddp has no tp_size {case.tp_size}, pp_size {pp}, sp_size {sp}; accepted: 1",
         ),
-        (heads % sp, f"sp_size {sp} does not divide the {heads} attention heads; accepted: {_divisors(heads)}"),
-        (case.seq_len % sp, f"sp_size {sp} does not divide seq_len {case.seq_len}"),
         (
-            case.offload_optimizer == "cpu" and case.zero_stage == 0,
-            "offload_optimizer cpu needs zero_stage 1, 2 or 3",
+            shape.heads % sp,
+            f"sp_size {sp} does not divide the {shape.heads} attention heads; accepted: {_divisors(shape.heads)}",
         ),
+        (case.seq_len % sp, f"sp_size {sp} does not divide seq_len {case.seq_len}"),
+        (case.offload_optimizer == "cpu" and stage == 0, "offload_optimizer cpu needs zero_stage 1, 2 or 3"),
     ]
-    return next((sentence for wrong, sentence in checks if wrong), None)
 
 
 def is_extrapolated(case: Case) -> str | None:
