@@ -29,6 +29,8 @@ from bench.supervisor.session import Session
 VERIFY_TOLERANCE = {"fp32": 1e-5, "bf16": 5e-3, "fp16": 5e-3}
 """Relative difference of two losses of the same weights: rounding of differently shaped passes."""
 OP_BUILD_TIMEOUT_S = 900.0
+CLOSE_CALL = 0.05
+"""Share of a device's memory by which a plan may be wrong: a smaller shortfall is tried."""
 _FINISHED = ("ok", "oom", "unsupported", "skipped")
 """Statuses that `--resume` does not run again; a crash or a timeout may have been the machine's fault."""
 
@@ -125,9 +127,11 @@ class Leader:
         if reason is not None:
             return "unsupported", reason
         plan = None if self.options.force else self._plan(case)
-        if plan is not None and plan.fits is False:
-            return "skipped", f"{plan.reason}; --force runs it all the same"
-        return None
+        if plan is None or plan.fits is not False or plan.shortfall_bytes is None or plan.gpu is None:
+            return None
+        if plan.shortfall_bytes < CLOSE_CALL * plan.gpu.usable_bytes:
+            return None  # within the plan's own margin: only the run can tell
+        return "skipped", f"{plan.reason}; --force runs it all the same"
 
     def _plan(self, case: Case) -> CasePlan | None:
         """What the plan says on this node's GPUs; None on CPU and for a device that no catalogue knows."""
