@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import RecordError, SpecError
+from bench.planner.meters import ALLOCATED_MARGIN
 from bench.planner.plan import CasePlan, plan_case
 from bench.progress import Progress
 from bench.records.folder import case_folder, read_case
@@ -29,8 +30,6 @@ from bench.supervisor.session import Session
 VERIFY_TOLERANCE = {"fp32": 1e-5, "bf16": 5e-3, "fp16": 5e-3}
 """Relative difference of two losses of the same weights: rounding of differently shaped passes."""
 OP_BUILD_TIMEOUT_S = 900.0
-CLOSE_CALL = 0.05
-"""Share of a device's memory by which a plan may be wrong: a smaller shortfall is tried."""
 _FINISHED = ("ok", "oom", "unsupported", "skipped")
 """Statuses that `--resume` does not run again; a crash or a timeout may have been the machine's fault."""
 
@@ -129,7 +128,7 @@ class Leader:
         plan = None if self.options.force else self._plan(case)
         if plan is None or plan.fits is not False or plan.shortfall_bytes is None or plan.gpu is None:
             return None
-        if plan.shortfall_bytes < CLOSE_CALL * plan.gpu.usable_bytes:
+        if plan.shortfall_bytes < ALLOCATED_MARGIN * plan.gpu.usable_bytes:
             return None  # within the plan's own margin: only the run can tell
         return "skipped", f"{plan.reason}; --force runs it all the same"
 

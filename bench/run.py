@@ -80,10 +80,14 @@ def run(
             session.follow()
             return 0
         print(f"ftbench: {check_hostfile(launch, session.hosts)}", flush=True)
-        folder = RunFolder.open(out, suite, resume, _facts(launch, session, suite, options, overrides), environment(threads))
+        facts = _facts(launch, session, suite, options, overrides)
+        folder = RunFolder.open(out, suite, resume, facts, environment(threads))
         where = ", ".join(f"{node.name}: {node.ranks} ranks" for node in session.hosts)
-        print(f"ftbench: suite {suite.name}, {len(suite.cases)} cases × {options.repeats} on {where} "
-              f"({folder.record.environment.device}) → {folder.path}", flush=True)
+        print(
+            f"ftbench: suite {suite.name}, {len(suite.cases)} cases × {options.repeats} on {where} "
+            f"({folder.record.environment.device}) → {folder.path}",
+            flush=True,
+        )
         code = _lead(Leader(session, folder, options))
     _report(folder.path)
     return code
@@ -111,8 +115,10 @@ def _load(name: str | None, cases: str | None, overrides: tuple[str, ...], launc
     suite = load_suite(name, parse_override(overrides)).select(cases)
     reasons = [why_not(case, launch.world_size) for case in suite.cases]
     if all(reasons):
-        raise SpecError(f"no case of {suite.name} can run on {launch.world_size} ranks; the first: "
-                        f"{suite.cases[0].id}: {reasons[0]}")
+        raise SpecError(
+            f"no case of {suite.name} can run on {launch.world_size} ranks; the first: "
+            f"{suite.cases[0].id}: {reasons[0]}"
+        )
     return suite
 
 
@@ -122,8 +128,10 @@ def print_cases(suite: Suite, world_size: int) -> None:
     width = max(len(case.id) for case in suite.cases)
     for case in suite.cases:
         reason = why_not(case, world_size)
-        sizes = f"{case.tuning} {case.strategy} {case.precision}, batch {case.global_batch_size} (micro " \
-                f"{case.micro_batch_size}), seq {case.seq_len}, {case.steps} steps"
+        sizes = (
+            f"{case.tuning} {case.strategy} {case.precision}, batch {case.global_batch_size} "
+            f"(micro {case.micro_batch_size}), seq {case.seq_len}, {case.steps} steps"
+        )
         print(f"  {case.id:{width}}  {sizes}" + (f"  unsupported: {reason}" if reason else ""))
 
 
@@ -154,7 +162,8 @@ def _report(path: Path) -> None:
         for file in write_report(path):
             print(f"ftbench: wrote {file}")
     except (BenchError, OSError) as error:
-        print(f"ftbench: the report could not be written ({error}); try: python -m bench report {path}", file=sys.stderr)
+        again = f"python -m bench report {path}"
+        print(f"ftbench: the report could not be written ({error}); try: {again}", file=sys.stderr)
 
 
 if __name__ == "__main__":

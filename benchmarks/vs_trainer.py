@@ -1,6 +1,6 @@
 """This suite's loop against Hugging Face Trainer + DeepSpeed + PEFT: same model, data, precision, ranks.
 
-    deepspeed --hostfile hostfiles/cpu2 --no_ssh_check --master_addr 127.0.0.1 benchmarks/vs_trainer.py [--model smollm2]
+    deepspeed --hostfile hostfiles/cpu2 --no_ssh_check --master_addr 127.0.0.1 benchmarks/vs_trainer.py [--help]
 
 Both sides run in turn (A B A B …) on fresh processes of one launch; the ratio is taken pair by pair.
 """

@@ -25,7 +25,9 @@ def command(names: tuple[str, ...], world_size: int | None) -> None:
         click.echo(f"{suite.name} ({len(suite.cases)} cases, {ranks} ranks): {suite.description}")
         for case in suite.cases if names else ():
             reason = why_not(case, ranks)
-            click.echo(f"  {case.id}: {case.tuning} {case.strategy} {case.precision}, batch {case.global_batch_size}, "
-                       f"seq {case.seq_len}, {case.steps} steps" + (f" — unsupported: {reason}" if reason else ""))
+            click.echo(
+                f"  {case.id}: {case.tuning} {case.strategy} {case.precision}, batch {case.global_batch_size}, "
+                f"seq {case.seq_len}, {case.steps} steps" + (f" — unsupported: {reason}" if reason else "")
+            )
     if broken:
         raise SpecError("; ".join(broken))

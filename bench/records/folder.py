@@ -1,7 +1,7 @@
 """Reading and writing a results folder: atomic writes, strict JSON, versions checked.
 
-    results/<run>/run.json
-    results/<run>/cases/<case>/r<repeat>/case.json, steps.parquet, eval.parquet, ds_config.json, rank<r>.log
+results/<run>/run.json
+results/<run>/cases/<case>/r<repeat>/case.json, steps.parquet, eval.parquet, ds_config.json, rank<r>.log
 """
 
 from __future__ import annotations
@@ -93,9 +93,7 @@ def _read(path: Path, model: type[M]) -> M:
         raise RecordError(f"{path}: not readable as strict JSON: {error}") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != SCHEMA_VERSION:
-        raise RecordError(
-            f"{path}: schema_version {version!r} is not known; this release reads {SCHEMA_VERSION}"
-        )
+        raise RecordError(f"{path}: schema_version {version!r} is not known; this release reads {SCHEMA_VERSION}")
     try:
         return model.model_validate(raw)
     except ValidationError as error:

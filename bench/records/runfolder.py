@@ -84,7 +84,7 @@ def _continued(path: Path, new: RunRecord, resume: bool) -> RunRecord:
     """The existing run's record, if this one continues it."""
     old = read_run(path)
     if not resume:
-        raise RecordError(f"--out {path} holds the run {old.run_id}; continue it with --resume, or choose another folder")
+        raise RecordError(f"--out {path} holds the run {old.run_id}; continue it with --resume, or choose another")
     for field in ("suite", "world_size"):
         if getattr(old, field) != getattr(new, field):
             raise RecordError(

@@ -128,9 +128,7 @@ def _find(name_or_file: str) -> Path:
         return known
     if path.is_file():
         return path
-    raise SpecError(
-        f"suite {name_or_file!r} is neither a file nor one of: {', '.join(suite_names())}"
-    )
+    raise SpecError(f"suite {name_or_file!r} is neither a file nor one of: {', '.join(suite_names())}")
 
 
 def _read(path: Path, seen: tuple[Path, ...]) -> tuple[SuiteFile, list[Fields]]:

@@ -33,9 +33,7 @@ class StepRow:
     skipped: bool
 
 
-def train(
-    engine: Engine, case: Case, feed: Feed, global_tokens: Sequence[int], rank: int
-) -> Iterator[StepRow]:
+def train(engine: Engine, case: Case, feed: Feed, global_tokens: Sequence[int], rank: int) -> Iterator[StepRow]:
     """Train step by step; the caller takes as many steps as its phase holds.
 
     Args:

@@ -55,7 +55,8 @@ class Done:
 @pytest.fixture(scope="session")
 def node_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("server") / "socket"
-    command = [sys.executable, "-m", "bench.supervisor.node_server", "--socket", str(path), "--preload", ",".join(PRELOAD)]
+    server = [sys.executable, "-m", "bench.supervisor.node_server"]
+    command = [*server, "--socket", str(path), "--preload", ",".join(PRELOAD)]
     log = path.with_suffix(".log").open("w")
     process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
     deadline = time.monotonic() + 180

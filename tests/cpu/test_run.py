@@ -126,7 +126,7 @@ def test_kills_and_interrupts_lose_nothing_and_leave_nobody(tmp_path: Path, vict
     finally:
         for rank in ranks:
             rank.kill()
-    gone, alive = psutil.wait_procs(children, timeout=15)
+    _, alive = psutil.wait_procs(children, timeout=15)
     assert not alive, alive
     assert done.cases["first"].status == "ok"
     if victim == "worker":
@@ -148,7 +148,8 @@ def test_every_launcher_starts_the_same_entry_point(node_server: Path, tmp_path:
         "torchrun": ["torchrun", "--nproc-per-node", "2", "--master-port", port],
         "mpirun": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable],
     }[launcher]  # fmt: skip
-    command = [str(bin_folder / prefix[0]), *prefix[1:], "bench/run.py", "--suite", str(suite), "--out", str(tmp_path / "o")]
+    options = ["--suite", str(suite), "--out", str(tmp_path / "o")]
+    command = [str(bin_folder / prefix[0]), *prefix[1:], "bench/run.py", *options]
     environment = {**os.environ, "FTBENCH_NODE_SERVER": str(node_server), "PATH": f"{bin_folder}:{os.environ['PATH']}"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -182,7 +183,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments: list[str], parts: 
 
 
 def test_listing_runs_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "bench/run.py", "--suite", "tiny", "--list"], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    command = [sys.executable, "bench/run.py", "--suite", "tiny", "--list"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "lora" in done.stdout

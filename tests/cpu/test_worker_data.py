@@ -44,7 +44,7 @@ def test_alpaca_prompts_are_masked_and_answers_end_with_eos(tokenizer) -> None:
     tokens, labels = encode(turns, tokenizer)
     answer = [label for label in labels if label != IGNORE]
     assert tokenizer.decode(answer[:-1]) == "red" and answer[-1] == tokenizer.eos_token_id
-    assert tokenizer.decode(tokens) .startswith("Say\n红\n答/Answer: red")
+    assert tokenizer.decode(tokens).startswith("Say\n红\n答/Answer: red")
     assert labels[: len(tokens) - len(answer)] == [IGNORE] * (len(tokens) - len(answer))
 
 
