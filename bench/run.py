@@ -137,7 +137,8 @@ def print_cases(suite: Suite, world_size: int) -> None:
 
 def _facts(launch: Launch, session: object, suite: Suite, options: Options, overrides: tuple[str, ...]) -> dict:
     return {
-        "launcher": launch.launcher, "world_size": launch.world_size, "hosts": [node.name for node in session.hosts for _ in range(node.ranks)],
+        "launcher": launch.launcher, "world_size": launch.world_size,
+        "hosts": [node.name for node in session.hosts for _ in range(node.ranks)],
         "hostfile": launch.hostfile, "command": sys.argv, "overrides": parse_override(overrides),
         "repeats": options.repeats, "suite_text": Path(suite.source).read_text(encoding="utf-8"),
     }  # fmt: skip
