@@ -15,13 +15,12 @@ Nothing here needs torch, so that both sides may import it.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from bench.errors import RecordError
+from bench.records.folder import write_atomic
 
 JOB_FILE = "job.json"
 PHASE_FILE = "phase"
@@ -36,16 +35,9 @@ FAILURE_STATUSES = ("oom", "timeout", "crashed", "unsupported")
 _PHASE_LIMIT = 200
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces `path` with `text`, so that a reader sees the old or the new content, never a part."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def _write(path: Path, text: str) -> None:
+    # Lives for one job: a reader must never see a part, but nothing need survive a power cut.
+    write_atomic(path, text, durable=False)
 
 
 def create_job_folder(job_dir: Path, payload: dict[str, Any], rank_info: dict[str, Any]) -> None:
@@ -54,7 +46,7 @@ def create_job_folder(job_dir: Path, payload: dict[str, Any], rank_info: dict[st
         raise RecordError("job payload has an entry 'rank_info'; that name is taken by the supervisor")
     (job_dir / OUT_FOLDER).mkdir(parents=True)
     job = {**payload, "rank_info": rank_info}
-    write_atomically(job_dir / JOB_FILE, json.dumps(job, allow_nan=False))
+    _write(job_dir / JOB_FILE, json.dumps(job, allow_nan=False))
 
 
 def read_job(job_dir: Path) -> dict[str, Any]:
@@ -81,7 +73,7 @@ def out_folder(job_dir: Path) -> Path:
 def set_phase(job_dir: Path, text: str) -> None:
     """Says where the worker stands, for the progress line and for the reason of a timeout."""
     line = " ".join(text.split())[:_PHASE_LIMIT]
-    write_atomically(Path(job_dir) / PHASE_FILE, line + "\n")
+    _write(Path(job_dir) / PHASE_FILE, line + "\n")
 
 
 def read_phase(job_dir: Path) -> str:
@@ -114,7 +106,7 @@ def write_failure(job_dir: Path, status: str, reason: str, traceback: str = "") 
         # Ranks of one host share this clock; it orders failures that come within the same poll.
         "failed_at": time.time(),
     }
-    write_atomically(Path(job_dir) / OUTCOME_FILE, json.dumps(outcome, allow_nan=False))
+    _write(Path(job_dir) / OUTCOME_FILE, json.dumps(outcome, allow_nan=False))
 
 
 def read_failure(job_dir: Path) -> dict[str, Any] | None:
@@ -129,7 +121,7 @@ def read_failure(job_dir: Path) -> dict[str, Any] | None:
 
 def mark_done(job_dir: Path) -> None:
     """Says that the job's function has returned: only then is exit code 0 believed."""
-    write_atomically(Path(job_dir) / DONE_FILE, "done\n")
+    _write(Path(job_dir) / DONE_FILE, "done\n")
 
 
 def is_done(job_dir: Path) -> bool:

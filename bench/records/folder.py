@@ -22,12 +22,13 @@ from bench.records.schema import SCHEMA_VERSION, CaseRecord, RunRecord
 M = TypeVar("M", bound=BaseModel)
 
 
-def write_atomic(path: Path, data: bytes | str) -> None:
+def write_atomic(path: Path, data: bytes | str, durable: bool = True) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
     Args:
         path: target; its folder must exist.
         data: whole content; text is written as UTF-8.
+        durable: have it on the disk before returning; results need this, job files do not.
 
     Raises:
         OSError: disk full or not writable; the old file is then untouched.
@@ -37,8 +38,9 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:

@@ -57,7 +57,7 @@ def load_export(case: Case, export: Path, device: Device) -> tuple[nn.Module, in
     elements = 0
     for file in export.glob("*.safetensors"):
         with safe_open(file, "pt") as tensors:
-            names = list(tensors.keys())  # noqa: SIM118 - an open file is no mapping
+            names = list(tensors.keys())
             elements += sum(torch.Size(tensors.get_slice(name).get_shape()).numel() for name in names)
     if case.tuning == "full":
         model = AutoModelForCausalLM.from_pretrained(
