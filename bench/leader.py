@@ -6,9 +6,10 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from bench.spec.hardware import gpu
 from bench.spec.layout import remarks
 from bench.spec.preflight import why_not
 from bench.supervisor.contract import Job, JobEnd, SessionInterrupted, SessionLost
+from bench.supervisor.elsewhere import moved
+from bench.supervisor.job_watch import OnPoll
 from bench.supervisor.session import Session
 
 VERIFY_TOLERANCE = {"fp32": 1e-5, "bf16": 5e-3, "fp16": 5e-3}
@@ -48,44 +51,28 @@ class Options:
 
 
 class Leader:
-    """Runs the cases of one run folder."""
+    """Runs the cases of one run folder, one launch at a time."""
 
-    def __init__(self, session: Session, folder: RunFolder, options: Options) -> None:
-        self.session, self.folder, self.options = session, folder, options
+    def __init__(self, session: Session, folder: RunFolder, options: Options, python: Path | None = None) -> None:
+        """Prepare; nothing starts yet.
+
+        Args:
+            session: the ranks.
+            folder: where results go.
+            options: of the command line.
+            python: interpreter of another environment to run in; None for this one.
+        """
+        self.session, self.folder, self.options, self.python = session, folder, options, python
         self.built: set[str] = set()
 
-    def run(self) -> None:
-        """Run everything that is not finished yet.
-
-        Raises:
-            SessionInterrupted, SessionLost: after run.json says so; finished cases are on disk.
-            OSError: a result could not be written (disk full); those before it are on disk.
-        """
-        todo = list(self._todo())
-        progress = Progress(total=len(todo))
-        try:
-            for case, repeat in todo:
-                progress.begin(case, repeat)
-                record = self._one(case, repeat, progress)
-                progress.end(record)
-        except (SessionInterrupted, SessionLost, OSError) as error:
-            with suppress(OSError):
-                self.folder.interrupted(f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            progress.close()
-        self.folder.finish()
-
-    def _todo(self) -> Iterator[tuple[Case, int]]:
+    def todo(self) -> list[tuple[Case, int]]:
         """Cases and repeats in order, less the finished ones."""
         cases, repeats = self.folder.cases, range(1, self.options.repeats + 1)
         if self.options.interleave:
             order = [(case, repeat) for repeat in repeats for case in cases]
         else:
             order = [(case, repeat) for case in cases for repeat in repeats]
-        for case, repeat in order:
-            if not self._finished(case, repeat):
-                yield case, repeat
+        return [(case, repeat) for case, repeat in order if not self._finished(case, repeat)]
 
     def _finished(self, case: Case, repeat: int) -> bool:
         path = case_folder(self.folder.path, case.id, repeat) / "case.json"
@@ -97,7 +84,13 @@ class Leader:
             return False
         return record.case == case and record.status in _FINISHED
 
-    def _one(self, case: Case, repeat: int, progress: Progress) -> CaseRecord:
+    def one(self, case: Case, repeat: int, progress: Progress) -> CaseRecord:
+        """Run one launch of a case and write its record.
+
+        Raises:
+            SessionInterrupted, SessionLost: the ranks cannot go on; earlier records are on disk.
+            OSError: the record could not be written (disk full); those before it are on disk.
+        """
         started_at, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
         blank = CaseEnd(
             run_id=self.folder.record.run_id, case=case, repeat=repeat, status="ok", reason=None,
@@ -154,12 +147,15 @@ class Leader:
             name=f"{case.id}.r{repeat}", entry="bench.worker.main:run", payload=payload,
             timeout_s=self.options.timeout_s or case.timeout_s,
         )  # fmt: skip
-        return self.session.run(job, on_poll=progress.poll)
+        return self._start(job, progress.poll)
+
+    def _start(self, job: Job, on_poll: OnPoll | None = None) -> JobEnd:
+        return self.session.run(moved(job, self.python) if self.python else job, on_poll=on_poll)
 
     def _build_operators(self, names: list[str]) -> JobEnd:
         payload = {"operators": names, "lock_timeout_s": OP_BUILD_TIMEOUT_S - 30}
         job = Job("operators", "bench.worker.ops:build", payload, OP_BUILD_TIMEOUT_S, ranks="one_per_node")
-        return self.session.run(job)
+        return self._start(job)
 
     def _verify(self, case: Case, repeat: int, export: Path) -> tuple[dict[str, Any] | None, str | None] | None:
         """Load the export in a fresh process on rank 0; (facts, why not)."""
@@ -168,7 +164,7 @@ class Leader:
         payload = {"case": case.model_dump(mode="json"), "export": str(export)}
         timeout = self.options.timeout_s or case.timeout_s
         job = Job(f"{case.id}.r{repeat}.verify", "bench.worker.verify:run", payload, timeout, ranks="rank0")
-        end = self.session.run(job)
+        end = self._start(job)
         if end.status != "ok":
             return None, f"reloading ended {end.status}: {end.reason}"
         return json.loads((end.files / "rank0" / "verify.json").read_text()), None
@@ -188,3 +184,30 @@ class Leader:
             target = case_folder(self.folder.path, end.case.id, end.repeat) / "export"
             shutil.move(checkpoints / "export", target)
         return record
+
+
+def lead(leaders: Sequence[Leader]) -> None:
+    """Run everything that is not finished yet; several leaders take turns, launch by launch (A B A B …).
+
+    Raises:
+        SessionInterrupted, SessionLost, OSError: after run.json says so; see `Leader.one`.
+    """
+    turns = [turn for turns in zip_longest(*(_turns(leader) for leader in leaders)) for turn in turns if turn]
+    progress = Progress(total=len(turns))
+    try:
+        for leader, case, repeat in turns:
+            progress.begin(case, repeat, side=leader.folder.path.name if len(leaders) > 1 else "")
+            progress.end(leader.one(case, repeat, progress))
+    except (SessionInterrupted, SessionLost, OSError) as error:
+        for leader in leaders:
+            with suppress(OSError):
+                leader.folder.interrupted(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        progress.close()
+    for leader in leaders:
+        leader.folder.finish()
+
+
+def _turns(leader: Leader) -> list[tuple[Leader, Case, int]]:
+    return [(leader, case, repeat) for case, repeat in leader.todo()]

@@ -25,9 +25,9 @@ class Progress:
         self._total, self._done, self._start = total, 0, time.monotonic()
         self._label = ""
 
-    def begin(self, case: Case, repeat: int) -> None:
-        """A case starts."""
-        self._label = f"{case.id}" + (f" (launch {repeat})" if repeat > 1 else "")
+    def begin(self, case: Case, repeat: int, side: str = "") -> None:
+        """A case starts; `side` tells apart two environments that take turns."""
+        self._label = f"{side} {case.id}".strip() + (f" (launch {repeat})" if repeat > 1 else "")
         self._bar.set_description(self._label)
 
     def poll(self, phases: dict[int, str]) -> None:

@@ -17,8 +17,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import click  # noqa: E402
 
 from bench.errors import BenchError, SpecError  # noqa: E402
-from bench.leader import Leader, Options  # noqa: E402
-from bench.records.environment import environment, query_gpus  # noqa: E402
+from bench.leader import Leader, Options, lead  # noqa: E402
+from bench.records.environment import environment, environment_of, interpreter_of, query_gpus  # noqa: E402
 from bench.records.runfolder import RunFolder  # noqa: E402
 from bench.spec.paths import ROOT  # noqa: E402
 from bench.spec.preflight import why_not  # noqa: E402
@@ -41,6 +41,12 @@ PRELOAD = (
 @click.option("--resume", is_flag=True, help="Continue the run in --out: skip finished cases, redo broken ones.")
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Independent launches per case.")
 @click.option("--interleave", is_flag=True, help="With --repeats: round by round over the cases.")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="ENV",
+    help="Run a second Python environment (its folder) in turn with this one, and compare.",
+)
 @click.option("--timeout", type=click.FloatRange(min=1), help="Seconds a case may take; replaces the suite's own.")
 @click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field in every case.")
 @click.option("--force", is_flag=True, help="Run cases that the plan says cannot fit.")
@@ -48,7 +54,8 @@ PRELOAD = (
 @click.option("--local_rank", type=int, hidden=True, help="Given by the deepspeed launcher; not used.")
 def main(
     suite_name: str | None, cases: str | None, out: Path | None, resume: bool, repeats: int, interleave: bool,
-    timeout: float | None, overrides: tuple[str, ...], force: bool, list_only: bool, local_rank: int | None,
+    against: Path | None, timeout: float | None, overrides: tuple[str, ...], force: bool, list_only: bool,
+    local_rank: int | None,
 ) -> None:  # fmt: skip
     """Run a suite on the ranks of this launch and write its report."""
     try:
@@ -59,7 +66,7 @@ def main(
                 print_cases(suite, launch.world_size)
             return
         options = Options(repeats=repeats, interleave=interleave, force=force, timeout_s=timeout)
-        code = run(launch, suite, out, resume, options, overrides)
+        code = run(launch, suite, out, resume, options, overrides, against)
     except SessionInterrupted as error:
         code = error.exit_code
     except BenchError as error:
@@ -69,7 +76,13 @@ def main(
 
 
 def run(
-    launch: Launch, suite: Suite | None, out: Path | None, resume: bool, options: Options, overrides: tuple[str, ...]
+    launch: Launch,
+    suite: Suite | None,
+    out: Path | None,
+    resume: bool,
+    options: Options,
+    overrides: tuple[str, ...],
+    against: Path | None,
 ) -> int:
     """Lead or follow one session; returns the exit code."""
     from bench.supervisor.session import Session
@@ -88,15 +101,24 @@ def run(
             f"({folder.record.environment.device}) → {folder.path}",
             flush=True,
         )
-        code = _lead(Leader(session, folder, options))
-    _report(folder.path)
+        leaders = [Leader(session, folder, options)]
+        if against is not None:
+            python = interpreter_of(against)
+            other = RunFolder.open(Path(f"{folder.path}-against"), suite, resume, facts, environment_of(python))
+            # Both sides start afresh in their interpreter: nothing but the environment differs.
+            leaders = [Leader(session, folder, options, Path(sys.executable)), Leader(session, other, options, python)]
+        code = _lead(leaders)
+    for leader in leaders:
+        _report(leader.folder.path)
+    if against is not None:
+        print(f"ftbench: now: python -m bench compare {leaders[0].folder.path} {leaders[1].folder.path}")
     return code
 
 
-def _lead(leader: Leader) -> int:
+def _lead(leaders: list[Leader]) -> int:
     """Run the suite; interruptions and full disks leave what is finished."""
     try:
-        leader.run()
+        lead(leaders)
     except SessionInterrupted as error:
         print(f"ftbench: interrupted: {error}; finished cases are kept, continue with --resume", file=sys.stderr)
         return error.exit_code

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from bench.errors import RecordError
 from bench.records.schema import Environment
 from bench.spec.paths import ROOT
 
@@ -22,6 +23,7 @@ PACKAGES = (
 _VARIABLES = re.compile(r"(NCCL|GLOO|OMP|MKL|KMP|PYTORCH|TORCH|CUDA|DS|HF|TOKENIZERS|UCX|OPENBLAS)_[A-Z0-9_]+")
 _PRIVATE = re.compile(r"TOKEN(?!IZERS)|KEY|SECRET|PASSWORD|PATH|DIR|HOME|CACHE")
 _TOOL_TIMEOUT_S = 20
+_OTHER_TIMEOUT_S = 120
 
 
 def environment(threads_per_rank: int | None) -> Environment:
@@ -50,6 +52,38 @@ def environment(threads_per_rank: int | None) -> Environment:
         dirty=_dirty(),
         variables={k: v for k, v in sorted(os.environ.items()) if _VARIABLES.fullmatch(k) and not _PRIVATE.search(k)},
     )
+
+
+def interpreter_of(folder: Path) -> Path:
+    """The interpreter of a virtual environment.
+
+    Raises:
+        RecordError: there is none.
+    """
+    python = folder / "bin" / "python"
+    if not python.is_file():
+        raise RecordError(f"--against {folder}: no {python}; give the folder of a virtual environment")
+    return python.absolute()  # not resolved: the link's place is what makes it the environment's
+
+
+def environment_of(python: Path) -> Environment:
+    """Describe this node as another environment sees it.
+
+    Raises:
+        RecordError: that environment cannot import what this project needs, with its message.
+    """
+    code = "from bench.records.environment import environment as e; print(e(None).model_dump_json())"
+    paths = {**os.environ, "PYTHONPATH": str(ROOT)}
+    try:
+        done = subprocess.run(
+            [str(python), "-c", code], env=paths, capture_output=True, text=True, timeout=_OTHER_TIMEOUT_S, check=True
+        )
+    except subprocess.TimeoutExpired:
+        raise RecordError(f"--against: {python} did not answer within {_OTHER_TIMEOUT_S} s") from None
+    except (OSError, subprocess.CalledProcessError) as error:
+        lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise RecordError(f"--against: {python} cannot run this project: {lines[-1]}") from None
+    return Environment.model_validate_json(done.stdout)
 
 
 def query_gpus(field: str) -> list[str]:

@@ -48,7 +48,8 @@ def run_worker(request: dict[str, Any]) -> int:
     # Where memory runs out, the kernel shall take the worker, not its supervisor or the node server.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
-    sys.path[:] = request["sys_path"]
+    if request["sys_path"] is not None:  # another environment keeps its own
+        sys.path[:] = request["sys_path"]
     sys.argv = [request["entry"], str(job_dir)]
     try:
         _limit_threads()
