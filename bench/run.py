@@ -104,7 +104,9 @@ def run(
         leaders = [Leader(session, folder, options)]
         if against is not None:
             python = interpreter_of(against)
-            other = RunFolder.open(Path(f"{folder.path}-against"), suite, resume, facts, environment_of(python))
+            other = RunFolder.open(
+                Path(f"{folder.path}-against"), suite, resume, facts, environment_of(python, threads)
+            )
             # Both sides start afresh in their interpreter: nothing but the environment differs.
             leaders = [Leader(session, folder, options, Path(sys.executable)), Leader(session, other, options, python)]
         code = _lead(leaders)

@@ -66,13 +66,18 @@ def interpreter_of(folder: Path) -> Path:
     return python.absolute()  # not resolved: the link's place is what makes it the environment's
 
 
-def environment_of(python: Path) -> Environment:
+def environment_of(python: Path, threads_per_rank: int) -> Environment:
     """Describe this node as another environment sees it.
+
+    Args:
+        python: its interpreter.
+        threads_per_rank: intra-operator threads given to each worker.
 
     Raises:
         RecordError: that environment cannot import what this project needs, with its message.
     """
-    code = "from bench.records.environment import environment as e; print(e(None).model_dump_json())"
+    code = "from bench.records.environment import environment as e; "
+    code += f"print(e({threads_per_rank}).model_dump_json())"
     paths = {**os.environ, "PYTHONPATH": str(ROOT)}
     try:
         done = subprocess.run(

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from bench.errors import RecordError
-from bench.records.schema import SCHEMA_VERSION, CaseRecord, RunRecord
+from bench.records.migrations import migrate
+from bench.records.schema import CaseRecord, RunRecord
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -93,11 +94,8 @@ def _read(path: Path, model: type[M]) -> M:
         raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: not readable as strict JSON: {error}") from None
-    version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version != SCHEMA_VERSION:
-        raise RecordError(f"{path}: schema_version {version!r} is not known; this release reads {SCHEMA_VERSION}")
     try:
-        return model.model_validate(raw)
+        return model.model_validate(migrate(raw, path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
