@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from bench.spec.case import Case
+from bench.spec.paths import local_path
+
+SPLIT_FAMILIES = ("llama", "qwen2", "qwen3")
+"""Model types whose layers the tensor and pipeline layouts know how to split."""
 
 
 def why_unsupported(case: Case, world_size: int) -> str | None:
     """Say why a case cannot run on this many ranks, before anything starts.
+
+    A model in a local folder is looked at too; for one of the hub the worker does it.
 
     Args:
         case: the case.
@@ -15,9 +25,6 @@ def why_unsupported(case: Case, world_size: int) -> str | None:
     Returns:
         The reason in one sentence, or None where the layout is sound.
     """
-    for axis, size in case.model_axes.items():
-        if size > 1:
-            return f"{axis}_size {size}: this release runs data-parallel layouts only"
     try:
         case.accumulation_steps(world_size)
     except ValueError as error:
@@ -26,7 +33,66 @@ def why_unsupported(case: Case, world_size: int) -> str | None:
         return "offload_optimizer cpu needs zero_stage 1, 2 or 3: ZeRO-0 keeps its optimizer whole on the device"
     if case.fill and case.seq_len < 2:
         return f"fill with seq_len {case.seq_len}: at least 2 tokens are needed"
-    return None
+    return _why_axes_unsupported(case) or why_model_unsupported(case, _local_config(case))
+
+
+def _why_axes_unsupported(case: Case) -> str | None:
+    """What no engine of ours can do whatever the model."""
+    split = {f"{axis}_size {size}": size for axis, size in case.model_axes.items() if size > 1}
+    if not split:
+        return None
+    named = " and ".join(split)
+    checks = [
+        (case.engine == "ddp", f"{named} needs engine deepspeed: DDP holds the whole model on every rank"),
+        (case.zero_stage == 0,
+         f"{named} with zero_stage 0: DeepSpeed computes a wrong gradient norm there; take zero_stage 1"),
+        (case.pp_size > 1 and case.zero_stage == 2,
+         f"pp_size {case.pp_size} with zero_stage 2: DeepSpeed's pipeline engine refuses it, since stages would "
+         "reduce gradients in every micro-batch; take zero_stage 1"),
+        (case.offload_optimizer != "none", f"offload_optimizer {case.offload_optimizer} with {named}: this release offloads data-parallel layouts only"),
+    ]  # fmt: skip
+    for axis in ("pp", "sp"):
+        size = case.model_axes[axis]
+        checks.append((size > 1, f"{axis}_size {size}: this release runs data- and tensor-parallel layouts only"))
+    return next((sentence for wrong, sentence in checks if wrong), None)
+
+
+def why_model_unsupported(case: Case, config: Mapping[str, Any] | None) -> str | None:
+    """Say why a model does not fit a layout.
+
+    Args:
+        case: the case.
+        config: the model's config.json; None where it is not known yet.
+    """
+    if config is None or all(size == 1 for size in case.model_axes.values()):
+        return None
+    fields = {**config, **case.model_overrides}
+    heads, layers = fields["num_attention_heads"], fields["num_hidden_layers"]
+    kv_heads, family = fields.get("num_key_value_heads") or heads, fields.get("model_type")
+    sliding = fields.get("use_sliding_window") or "sliding_attention" in (fields.get("layer_types") or ())
+    tp, pp = case.tp_size, case.pp_size
+    checks = [
+        (tp * pp > 1 and family not in SPLIT_FAMILIES,
+         f"model_type {family!r} with tp_size {tp}, pp_size {pp}: layers of {', '.join(SPLIT_FAMILIES)} can be split"),
+        (heads % tp, f"tp_size {tp} does not divide the model's {heads} attention heads"),
+        (kv_heads % tp,
+         f"tp_size {tp} does not divide the model's {kv_heads} key-value heads; ranks beyond them would hold no "
+         "attention at all, which ZeRO-3 cannot shard"),
+        (pp > layers, f"pp_size {pp} exceeds the model's {layers} layers: every stage needs one"),
+        (pp > 1 and case.attention == "eager",
+         "attention eager with pipeline stages: stages pass no mask, and the eager kernel is not causal without one"),
+        (pp > 1 and sliding, "sliding-window attention with pipeline stages: stages pass no mask"),
+    ]  # fmt: skip
+    return next((sentence for wrong, sentence in checks if wrong), None)
+
+
+def _local_config(case: Case) -> dict[str, Any] | None:
+    """The config of a model in a local folder; what is wrong with the folder is said elsewhere."""
+    folder = local_path(case.model)
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8")) if folder else None
+    except (OSError, ValueError):
+        return None
 
 
 def remarks(case: Case, world_size: int) -> list[str]:

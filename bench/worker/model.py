@@ -138,6 +138,22 @@ def add_adapters(model: nn.Module, case: Case) -> nn.Module:
     Raises:
         UnsupportedCase: a target module matches no linear layer; the message lists the real names.
     """
+    adapted = wrap_adapters(model, case)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_A" in name:
+                bound = 1 / math.sqrt(parameter.shape[1])  # PEFT's kaiming_uniform(a=√5)
+                generator = generator_for(name, case.seed, parameter.device)
+                parameter.uniform_(-bound, bound, generator=generator)
+    return adapted
+
+
+def wrap_adapters(model: nn.Module, case: Case) -> nn.Module:
+    """Freeze the model and add LoRA adapters as PEFT initialises them; works on the meta device.
+
+    Raises:
+        UnsupportedCase: as `add_adapters`.
+    """
     from peft import LoraConfig, get_peft_model
 
     targets = resolve_targets(model, case.target_modules or ())
@@ -147,12 +163,6 @@ def add_adapters(model: nn.Module, case: Case) -> nn.Module:
     )  # fmt: skip
     # The engine keeps fp32 master weights of what is trained, so the adapters stay in the compute type.
     adapted = get_peft_model(model, config, autocast_adapter_dtype=False)
-    with torch.no_grad():
-        for name, parameter in adapted.named_parameters():
-            if "lora_A" in name:
-                bound = 1 / math.sqrt(parameter.shape[1])  # PEFT's kaiming_uniform(a=√5)
-                generator = generator_for(name, case.seed, parameter.device)
-                parameter.uniform_(-bound, bound, generator=generator)
     dtype = DTYPES[case.precision]
     for parameter in adapted.parameters():
         if parameter.requires_grad and parameter.dtype != dtype:

@@ -69,7 +69,7 @@ class Output:
 
     def engine(self, engine: Engine) -> None:
         """Note the rank's place in the mesh and what it holds."""
-        self.record.mesh, self.record.shards = engine.mesh, engine.shards()
+        self.record.mesh, self.record.shards = dict(engine.mesh.coordinates), engine.shards()
         self.flush()
 
 

@@ -18,6 +18,8 @@ from bench.worker.device import Device
 from bench.worker.engines.protocol import Engine, StepResult, optimizer_shards
 from bench.worker.loss import token_loss_sum
 from bench.worker.optimizer import build_optimizer, parameter_groups
+from bench.worker.parallel.build import Built
+from bench.worker.parallel.mesh import Mesh
 
 # Attributes of DeepSpeed's ZeRO optimizers by what they hold; the first match counts.
 _ROLES = (
@@ -32,18 +34,23 @@ _TAG = "resume"
 class ZeroEngine(Engine):
     """`deepspeed.initialize` around the model, with our optimizer, schedule and loss scaling of micro-batches."""
 
-    def __init__(
-        self, case: Case, model: nn.Module, device: Device, accumulation_steps: int, ds_config: dict[str, Any]
-    ) -> None:
-        super().__init__(case, model, device, accumulation_steps)
+    def __init__(self, case: Case, built: Built, device: Device, mesh: Mesh, ds_config: dict[str, Any]) -> None:
+        super().__init__(case, built, device, mesh)
         if case.zero_stage != 3:
-            model.to(device.torch)
-        optimizer = build_optimizer(case, parameter_groups(case, model.named_parameters()))
-        self.engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=ds_config)
+            built.model.to(device.torch)
+        optimizer = build_optimizer(case, parameter_groups(case, built.model.named_parameters()))
+        self.engine = self.initialize(built, optimizer, ds_config)
         self._clipped_norm: torch.Tensor | None = None
         if not hasattr(self.engine.optimizer, "_global_grad_norm"):
             # ZeRO-0 in fp32 clips without keeping the norm; the same call, keeping it, costs nothing.
             self.engine.clip_fp32_gradients = self._clip_keeping_norm
+
+    def initialize(self, built: Built, optimizer: torch.optim.Optimizer, ds_config: dict[str, Any]) -> Any:
+        """Make DeepSpeed's engine. The mesh's grid tells it which ranks hold the same shards."""
+        engine, *_ = deepspeed.initialize(
+            model=built.wrapped, optimizer=optimizer, config=ds_config, mpu=self.mesh.grid
+        )
+        return engine
 
     def _clip_keeping_norm(self) -> None:
         trainable = [p for p in self.model.parameters() if p.requires_grad]
