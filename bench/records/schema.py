@@ -132,6 +132,15 @@ class Shards(Record):
     """Bytes of master weights and optimizer state held by this rank, wherever they live."""
 
 
+class PipelineTime(Record):
+    """What a pipeline stage did over the timed steps; the bubble is what the longest schedule has besides."""
+
+    compute_s: float
+    """Seconds inside forward and backward passes."""
+    schedule_s: float
+    """Seconds from the start of each step to the end of its last pass."""
+
+
 class RankRecord(Record):
     """What one rank measured: `rank<r>.json` of the worker."""
 
@@ -153,6 +162,8 @@ class RankRecord(Record):
     """Of the window, seconds spent in the loop itself: neither in the engine nor waiting for data."""
     skipped_steps: int | None = None
     """Steps that the loss scaler skipped."""
+    pipeline: PipelineTime | None = None
+    """Null without pipeline stages."""
 
 
 class DataFacts(Record):

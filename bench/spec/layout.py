@@ -51,9 +51,13 @@ def _why_axes_unsupported(case: Case) -> str | None:
          "reduce gradients in every micro-batch; take zero_stage 1"),
         (case.offload_optimizer != "none", f"offload_optimizer {case.offload_optimizer} with {named}: this release offloads data-parallel layouts only"),
     ]  # fmt: skip
-    for axis in ("pp", "sp"):
-        size = case.model_axes[axis]
-        checks.append((size > 1, f"{axis}_size {size}: this release runs data- and tensor-parallel layouts only"))
+    checks += [
+        (case.sp_size > 1 and case.tp_size * case.pp_size > 1,
+         f"{named}: sequence parallelism is combined with data parallelism only"),
+        (case.sp_size > 1 and case.attention == "eager",
+         f"attention eager with sp_size {case.sp_size}: DeepSpeed's Ulysses drops masks; take sdpa"),
+        (case.pp_size > 1 and case.precision == "fp16", f"precision fp16 with pp_size {case.pp_size}: untried; take bf16 or fp32"),
+    ]  # fmt: skip
     return next((sentence for wrong, sentence in checks if wrong), None)
 
 
@@ -70,7 +74,7 @@ def why_model_unsupported(case: Case, config: Mapping[str, Any] | None) -> str |
     heads, layers = fields["num_attention_heads"], fields["num_hidden_layers"]
     kv_heads, family = fields.get("num_key_value_heads") or heads, fields.get("model_type")
     sliding = fields.get("use_sliding_window") or "sliding_attention" in (fields.get("layer_types") or ())
-    tp, pp = case.tp_size, case.pp_size
+    tp, pp, sp = case.tp_size, case.pp_size, case.sp_size
     checks = [
         (tp * pp > 1 and family not in SPLIT_FAMILIES,
          f"model_type {family!r} with tp_size {tp}, pp_size {pp}: layers of {', '.join(SPLIT_FAMILIES)} can be split"),
@@ -78,7 +82,14 @@ def why_model_unsupported(case: Case, config: Mapping[str, Any] | None) -> str |
         (kv_heads % tp,
          f"tp_size {tp} does not divide the model's {kv_heads} key-value heads; ranks beyond them would hold no "
          "attention at all, which ZeRO-3 cannot shard"),
+        (heads % sp, f"sp_size {sp} does not divide the model's {heads} attention heads"),
+        (kv_heads % sp and sp % kv_heads,
+         f"sp_size {sp} and the model's {kv_heads} key-value heads: one must divide the other"),
+        (sp > 1 and sliding, "sliding-window attention with sequence parallelism: it drops masks"),
         (pp > layers, f"pp_size {pp} exceeds the model's {layers} layers: every stage needs one"),
+        (pp > 1 and case.zero_stage == 3 and case.tuning == "full" and fields.get("tie_word_embeddings"),
+         f"pp_size {pp} with zero_stage 3 and tied embeddings: the gradients of the first and last stage's copies "
+         "cannot be added once ZeRO-3 has partitioned them; take zero_stage 1, or LoRA"),
         (pp > 1 and case.attention == "eager",
          "attention eager with pipeline stages: stages pass no mask, and the eager kernel is not causal without one"),
         (pp > 1 and sliding, "sliding-window attention with pipeline stages: stages pass no mask"),
@@ -110,6 +121,11 @@ def remarks(case: Case, world_size: int) -> list[str]:
         )
     if case.zero_stage and case.dp_size(world_size) == 1:
         notes.append(f"One data-parallel rank: ZeRO-{case.zero_stage} shards nothing here.")
+    if case.pp_size > 1 and case.zero_stage == 3:
+        notes.append(
+            "Experimental: DeepSpeed's pipeline engine refuses ZeRO-3, so an ordinary engine per stage runs under "
+            "this suite's own 1F1B schedule, on private behaviour of DeepSpeed 0.19.8."
+        )
     if case.weights == "random":
         notes.append("Random weights: speed and memory only, loss and accuracy mean nothing.")
     return notes

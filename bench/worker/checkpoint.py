@@ -101,11 +101,9 @@ def export_model(engine: Engine, case: Case, tokenizer: Any, folder: Path) -> in
 
 
 def _export_adapter(engine: Engine, folder: Path) -> int:
-    from peft import get_peft_model_state_dict
-
-    gathered = dict(gather(engine, trainable_only=True))
+    """PEFT's own file: its names, less that of the one adapter. Its function leaves out other stages' layers."""
+    state = {name.replace(".default.", "."): tensor for name, tensor in gather(engine, trainable_only=True)}
     if dist.get_rank() == 0:
-        state = get_peft_model_state_dict(engine.model, state_dict=gathered)
         save_file(_contiguous(state), folder / "adapter_model.safetensors", metadata={"format": "pt"})
         config = engine.model.peft_config["default"]
         config.inference_mode = True

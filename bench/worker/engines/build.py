@@ -24,6 +24,18 @@ def build_engine(case: Case, built: Built, device: Device, mesh: Mesh, ds_config
     """
     if ds_config is None:
         return DdpEngine(case, built, device, mesh)
+    if case.pp_size > 1 and case.zero_stage == 3:
+        from bench.worker.engines.staged import StagedEngine
+
+        return StagedEngine(case, built, device, mesh, ds_config)
+    if case.pp_size > 1:
+        from bench.worker.engines.pipeline import PipelineEngine
+
+        return PipelineEngine(case, built, device, mesh, ds_config)
+    if case.sp_size > 1:
+        from bench.worker.engines.sequence import SequenceEngine
+
+        return SequenceEngine(case, built, device, mesh, ds_config)
     from bench.worker.engines.zero import ZeroEngine
 
     return ZeroEngine(case, built, device, mesh, ds_config)

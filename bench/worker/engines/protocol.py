@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from bench.records.schema import Shards
+from bench.records.schema import PipelineTime, Shards
 from bench.spec.case import Case
 from bench.worker.batches import Batch
 from bench.worker.device import Device
@@ -94,6 +94,10 @@ class Engine(ABC):
 
     def settle(self) -> None:  # noqa: B027 - most engines have nothing in flight
         """Finish what is in flight once a series of evaluation passes has ended."""
+
+    def pipeline_time(self, skip: int) -> PipelineTime | None:
+        """Compute and schedule seconds over the steps after the first `skip`; None without pipeline stages."""
+        return None
 
     def tracing(self, tally: object) -> None:  # noqa: B027 - most engines have nothing to add
         """Let a memory pass attribute tensors that the engine makes by itself."""

@@ -74,14 +74,22 @@ class ZeroEngine(Engine):
         for _ in range(self.accumulation_steps):
             batch = next(batches)
             self.mark("forward")
-            loss_sum = token_loss_sum(self.forward(batch.input_ids), batch.labels)
+            loss_sum = self.loss_sum(batch)
             self.mark("backward")
-            # The engine averages over data-parallel ranks; the loss is a sum over all of them.
-            self.engine.backward(loss_sum * (self.dp_size / global_tokens), scale_wrt_gas=False)
+            self.engine.backward(loss_sum * (self.averaged_over / global_tokens), scale_wrt_gas=False)
             total += loss_sum.detach()
             self.mark("step")
             self.engine.step()
         return StepResult(total, self._grad_norm(), not self.engine.was_step_applied())
+
+    def loss_sum(self, batch: Batch) -> torch.Tensor:
+        """Summed token loss that this rank computes of a micro-batch."""
+        return token_loss_sum(self.forward(batch.input_ids), batch.labels)
+
+    @property
+    def averaged_over(self) -> int:
+        """What DeepSpeed divides gradients by; the loss is a sum over all ranks, so it is multiplied by that."""
+        return self.dp_size
 
     def _grad_norm(self) -> torch.Tensor | float | None:
         norm = getattr(self.optimizer, "_global_grad_norm", self._clipped_norm)

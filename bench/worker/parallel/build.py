@@ -19,7 +19,7 @@ from bench.worker.model import build_model, count, load_config, model_dims, uniq
 from bench.worker.parallel.materialize import materialize
 from bench.worker.parallel.mesh import Mesh
 from bench.worker.parallel.stage import Cut, Stage, keep_stage
-from bench.worker.parallel.tensor import shard_model, sum_partial_gradients
+from bench.worker.parallel.tensor import shard_model, shard_of, sum_partial_gradients
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,9 @@ def _build_part(case: Case, device: Device, mesh: Mesh) -> Built:
     if case.tp_size > 1:
         shard_model(model, causal_lm, mesh)
     materialize(model, shapes, case, config, device, mesh)
+    for parameter in model.parameters():
+        # DeepSpeed's gradient norm counts what is marked: every shard, and what is replicated once.
+        parameter.model_parallel = shard_of(parameter) is not None or mesh.coordinates["tp"] == 0
     if case.tp_size > 1:
         sum_partial_gradients(model, mesh)
     wrapped = Stage(model, causal_lm, cut, mesh) if case.pp_size > 1 else model

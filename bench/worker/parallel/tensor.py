@@ -61,9 +61,6 @@ def shard_model(model: nn.Module, causal_lm: nn.Module, mesh: Mesh) -> None:
             _shard_linear(causal_lm, name, module, kind in COLUMN, group)
         elif kind in HEAD_NORMS:
             module.weight.ftbench_partial = True
-    for parameter in model.parameters():
-        # The gradient norm counts every shard, and what is replicated once.
-        parameter.model_parallel = shard_of(parameter) is not None or mesh.coordinates["tp"] == 0
 
 
 def _shard_linear(model: nn.Module, name: str, module: nn.Module, column: bool, group: Any) -> None:
