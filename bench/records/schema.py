@@ -130,6 +130,10 @@ class Shards(Record):
     """Elements of master weights and moments stepped by this rank's optimizer (weights counted once)."""
     optimizer_state_bytes: int
     """Bytes of master weights and optimizer state held by this rank, wherever they live."""
+    part_elements: int | None = None
+    """Elements of this rank's part of the model (its stage's tensor shards) before ZeRO shards them."""
+    part_trainable_elements: int | None = None
+    """Of these, trainable ones."""
 
 
 class PipelineTime(Record):

@@ -119,8 +119,13 @@ def remarks(case: Case, world_size: int) -> list[str]:
             "DeepSpeed's ZeRO-0 path in half precision starts Adam one step ahead, so its losses "
             "drift from the other engines; take ddp or ZeRO-1 as the arm without sharding."
         )
-    if case.zero_stage and case.dp_size(world_size) == 1:
+    if case.zero_stage and case.dp_size(world_size) * case.sp_size == 1:
         notes.append(f"One data-parallel rank: ZeRO-{case.zero_stage} shards nothing here.")
+    if case.tp_size > 1:
+        notes.append(
+            "Tensor parallel: embedding and head are split by vocabulary; norms, and one side of each adapter, are "
+            "whole on every rank. Logits are gathered, so that each rank holds them whole."
+        )
     if case.pp_size > 1 and case.zero_stage == 3:
         notes.append(
             "Experimental: DeepSpeed's pipeline engine refuses ZeRO-3, so an ordinary engine per stage runs under "

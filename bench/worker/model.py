@@ -63,7 +63,7 @@ def build_model(case: Case, device: Device, ds_config: dict[str, Any] | None) ->
     """
     stage3 = ds_config is not None and ds_config["zero_optimization"]["stage"] == 3
     # transformers looks at this weakly referenced object to decide whether to shard while building.
-    sharding = HfDeepSpeedConfig(ds_config) if stage3 else None
+    sharding = HfDeepSpeedConfig(_for_building(ds_config)) if stage3 else None
     model, config = build_base(case, device, sharded=stage3)
     del sharding
     base = count(model.parameters())
@@ -79,6 +79,12 @@ def build_model(case: Case, device: Device, ds_config: dict[str, Any] | None) ->
         trainable=count(p for p in model.parameters() if p.requires_grad),
     )  # fmt: skip
     return model, counts, dims
+
+
+def _for_building(ds_config: dict[str, Any]) -> dict[str, Any]:
+    """The config without batch sizes: `zero.Init` knows no sequence axis and would find them wrong."""
+    left_out = ("train_batch_size", "gradient_accumulation_steps")
+    return {key: value for key, value in ds_config.items() if key not in left_out}
 
 
 def build_base(case: Case, device: Device, sharded: bool) -> tuple[nn.Module, PretrainedConfig]:

@@ -23,43 +23,75 @@ SIZES = {
     "weight_decay": 0.05, "max_grad_norm": 0.5, "eval_samples": 11, "eval_batch_size": 3, "memory_steps": 1,
     "lora_rank": 4,
 }  # fmt: skip
+TP2, TP4, PP2, PP4, SP2, SP4 = ({axis: n} for axis in ("tp_size", "pp_size", "sp_size") for n in (2, 4))
+Z1, Z2, Z3 = ({"zero_stage": stage} for stage in (1, 2, 3))
 FULL, LORA = {"tuning": "full"}, {"tuning": "lora"}
-TP2, CHECKPOINTING = {"tp_size": 2}, {"gradient_checkpointing": True}
+CHECKPOINTING = {"gradient_checkpointing": True}
 QWEN3 = {"model": "qwen3", "weights": "random"}
 """Query and key norms, tied embeddings."""
 
-# Layouts that each launch of so many ranks runs: in the default set, and besides in the slow one.
+# What each launch of so many ranks runs: in the default set, and besides in the slow one.
 DEFAULT: dict[int, dict[str, dict]] = {
     2: {
-        "full-z1-tp2": {**FULL, "zero_stage": 1, **TP2},
-        "lora-z3-tp2": {**LORA, "zero_stage": 3, **TP2, **CHECKPOINTING},
-        "qwen3-full-z3-tp2": {**QWEN3, **FULL, "zero_stage": 3, **TP2},
+        "full-z1-tp2": FULL | Z1 | TP2,
+        "qwen3-full-z3-tp2": QWEN3 | FULL | Z3 | TP2,
+        "qwen3-full-z1-pp2": QWEN3 | FULL | Z1 | PP2,
+        "lora-z3-sp2": LORA | Z3 | SP2,
     },
     4: {
-        "full-z3-tp2-dp2": {**FULL, "zero_stage": 3, **TP2},
-        "lora-z2-tp4": {**LORA, "zero_stage": 2, "tp_size": 4},
+        "lora-z3-tp2-dp2": LORA | Z3 | TP2 | CHECKPOINTING,
+        "lora-z1-tp2-pp2": LORA | Z1 | TP2 | PP2 | CHECKPOINTING,
+        "full-z3-pp4": FULL | Z3 | PP4,
     },
-}  # fmt: skip
+}
 SLOW: dict[int, dict[str, dict]] = {
     2: {
-        "full-z2-tp2": {**FULL, "zero_stage": 2, **TP2, **CHECKPOINTING},
-        "full-z3-tp2": {**FULL, "zero_stage": 3, **TP2},
-        "lora-z1-tp2": {**LORA, "zero_stage": 1, **TP2},
-        "lora-z2-tp2": {**LORA, "zero_stage": 2, **TP2},
-        "qwen3-lora-z1-tp2": {**QWEN3, **LORA, "zero_stage": 1, **TP2},
-        "qwen3-full-z1-tp2": {**QWEN3, **FULL, "zero_stage": 1, **TP2},
+        "full-z2-tp2": FULL | Z2 | TP2 | CHECKPOINTING,
+        "full-z3-tp2": FULL | Z3 | TP2,
+        "lora-z1-tp2": LORA | Z1 | TP2,
+        "lora-z2-tp2": LORA | Z2 | TP2,
+        "qwen3-lora-z1-tp2": QWEN3 | LORA | Z1 | TP2,
+        "lora-z1-pp2": LORA | Z1 | PP2,
+        "full-z3-pp2": FULL | Z3 | PP2,
+        "qwen3-lora-z3-pp2": QWEN3 | LORA | Z3 | PP2,
+        "full-z1-sp2": FULL | Z1 | SP2,
+        "full-z2-sp2": FULL | Z2 | SP2 | CHECKPOINTING,
+        "full-z3-sp2": FULL | Z3 | SP2,
+        "lora-z1-sp2": LORA | Z1 | SP2,
+        "lora-z2-sp2": LORA | Z2 | SP2,
+        "qwen3-full-z3-sp2": QWEN3 | FULL | Z3 | SP2,
     },
     4: {
-        "full-z1-tp2-dp2": {**FULL, "zero_stage": 1, **TP2},
-        "full-z2-tp4": {**FULL, "zero_stage": 2, "tp_size": 4},
-        "lora-z3-tp2-dp2": {**LORA, "zero_stage": 3, **TP2},
-        "qwen3-lora-z3-tp2-dp2": {**QWEN3, **LORA, "zero_stage": 3, **TP2},
+        "full-z1-tp2-dp2": FULL | Z1 | TP2,
+        "full-z2-tp4": FULL | Z2 | TP4,
+        "full-z3-tp2-dp2": FULL | Z3 | TP2,
+        "lora-z2-tp4": LORA | Z2 | TP4,
+        "full-z1-pp2-dp2": FULL | Z1 | PP2,
+        "full-z1-tp2-pp2": FULL | Z1 | TP2 | PP2 | CHECKPOINTING,
+        "lora-z1-pp4": LORA | Z1 | PP4,
+        "lora-z1-pp2-dp2": LORA | Z1 | PP2 | CHECKPOINTING,
+        "qwen3-full-z1-tp2-pp2": QWEN3 | FULL | Z1 | TP2 | PP2,
+        "full-z3-pp2-dp2": FULL | Z3 | PP2,
+        "full-z3-tp2-pp2": FULL | Z3 | TP2 | PP2,
+        "lora-z3-pp2-dp2": LORA | Z3 | PP2 | CHECKPOINTING,
+        "qwen3-lora-z3-tp2-pp2": QWEN3 | LORA | Z3 | TP2 | PP2,
+        "full-z2-sp2-dp2": FULL | Z2 | SP2,
+        "full-z3-sp2-dp2": FULL | Z3 | SP2,
+        "full-z3-sp4": FULL | Z3 | SP4,
+        "lora-z1-sp4": LORA | Z1 | SP4,
     },
     8: {
-        "full-z3-tp4-dp2": {**FULL, "zero_stage": 3, "tp_size": 4},
-        "lora-z2-tp2-dp4": {**LORA, "zero_stage": 2, **TP2},
+        "full-z3-tp4-dp2": FULL | Z3 | TP4,
+        "lora-z2-tp2-dp4": LORA | Z2 | TP2,
+        "full-z1-tp4-pp2": FULL | Z1 | TP4 | PP2,
+        "full-z1-tp2-pp2-dp2": FULL | Z1 | TP2 | PP2,
+        "lora-z3-tp2-pp2-dp2": LORA | Z3 | TP2 | PP2,
+        "full-z3-tp4-pp2": FULL | Z3 | TP4 | PP2,
+        "lora-z1-pp2-dp4": LORA | Z1 | PP2,
+        "full-z3-sp4-dp2": FULL | Z3 | SP4,
     },
-}  # fmt: skip
+}
+
 
 @pytest.fixture(scope="module")
 def qwen3(tmp_path_factory: pytest.TempPathFactory) -> str:

@@ -74,7 +74,7 @@ class SequenceEngine(ZeroEngine):
         size = self.case.micro_batch_size
         sums = [self._sums(batch, start, size) for start in range(0, len(batch.rows), size)]
         self.model.train()
-        total = torch.cat(sums, 1)[:, : len(batch.rows)]
+        total = torch.cat(sums, 1)[:, : len(batch.rows)].contiguous()
         dist.all_reduce(total, group=self.group)
         return scores_of(batch.rows, total) if self.mesh.reports else []
 

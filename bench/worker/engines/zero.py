@@ -17,6 +17,7 @@ from bench.worker.batches import Batch
 from bench.worker.device import Device
 from bench.worker.engines.protocol import Engine, StepResult, optimizer_shards
 from bench.worker.loss import token_loss_sum
+from bench.worker.model import count
 from bench.worker.optimizer import build_optimizer, parameter_groups
 from bench.worker.parallel.build import Built
 from bench.worker.parallel.mesh import Mesh
@@ -125,7 +126,10 @@ class ZeroEngine(Engine):
             p.ds_tensor if hasattr(p, "ds_tensor") else p for p in self.model.parameters() if p.requires_grad
         ]
         stepped = getattr(self.optimizer, "fp32_partitioned_groups_flat", None)
-        return optimizer_shards(self.weights(), trainable, self.inner_optimizer, stepped)
+        shards = optimizer_shards(self.weights(), trainable, self.inner_optimizer, stepped)
+        shards.part_elements = count(self.model.parameters())
+        shards.part_trainable_elements = count(p for p in self.model.parameters() if p.requires_grad)
+        return shards
 
     def save_native(self, folder: Path) -> None:
         """See `Engine.save_native`. A frozen base is not written again with every adapter."""

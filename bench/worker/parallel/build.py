@@ -66,9 +66,10 @@ def build(case: Case, device: Device, ds_config: dict[str, Any] | None, mesh: Me
     Raises:
         UnsupportedCase: model, kernel or targets cannot be had, or the model does not fit the layout.
     """
-    reason = why_model_unsupported(case, load_config(case).to_dict())
-    if reason is not None:
-        raise UnsupportedCase(reason)
+    if any(size > 1 for size in case.model_axes.values()):
+        reason = why_model_unsupported(case, load_config(case).to_dict())
+        if reason is not None:
+            raise UnsupportedCase(reason)
     if mesh.grid is None:
         model, parameters, dims = build_model(case, device, ds_config)
         return Built(model, model, parameters, dims, _inventory(model))

@@ -26,12 +26,11 @@ class Cut:
 
     @classmethod
     def even(cls, layers: int, stages: int) -> Cut:
-        """As even as can be; the first and last stage, which have more to do, get no block more than others."""
+        """As even as can be; earlier stages take the remainder, as the planner has it: the last one has the head."""
         small, extra = divmod(layers, stages)
-        middle = range((stages - extra) // 2, (stages - extra) // 2 + extra)
         bounds = [0]
         for stage in range(stages):
-            bounds.append(bounds[-1] + small + (stage in middle))
+            bounds.append(bounds[-1] + small + (stage < extra))
         return cls(tuple(bounds))
 
     @property
