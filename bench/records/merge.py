@@ -156,7 +156,8 @@ def _seen(case: Case, ranks: list[RankRecord]) -> list[str]:
     if any(s.optimizer_elements < (s.part_trainable_elements or 0) for s in shards):
         return []
     most = max(s.optimizer_elements for s in shards)
-    return [f"Seen in the shards: every rank steps all elements of its part, up to {most:,}; ZeRO-{case.zero_stage} shared out nothing."]
+    seen = f"Seen in the shards: every rank steps all elements of its part, up to {most:,}"
+    return [f"{seen}; ZeRO-{case.zero_stage} shared out nothing."]
 
 
 def _timed(ranks: list[RankRecord], steps: pd.DataFrame) -> Timed | None:

@@ -49,14 +49,16 @@ def _why_axes_unsupported(case: Case) -> str | None:
         (case.pp_size > 1 and case.zero_stage == 2,
          f"pp_size {case.pp_size} with zero_stage 2: DeepSpeed's pipeline engine refuses it, since stages would "
          "reduce gradients in every micro-batch; take zero_stage 1"),
-        (case.offload_optimizer != "none", f"offload_optimizer {case.offload_optimizer} with {named}: this release offloads data-parallel layouts only"),
+        (case.offload_optimizer != "none",
+         f"offload_optimizer {case.offload_optimizer} with {named}: this release offloads data-parallel layouts only"),
     ]  # fmt: skip
     checks += [
         (case.sp_size > 1 and case.tp_size * case.pp_size > 1,
          f"{named}: sequence parallelism is combined with data parallelism only"),
         (case.sp_size > 1 and case.attention == "eager",
          f"attention eager with sp_size {case.sp_size}: DeepSpeed's Ulysses drops masks; take sdpa"),
-        (case.pp_size > 1 and case.precision == "fp16", f"precision fp16 with pp_size {case.pp_size}: untried; take bf16 or fp32"),
+        (case.pp_size > 1 and case.precision == "fp16",
+         f"precision fp16 with pp_size {case.pp_size}: the loss scaler is untried over stages; take bf16 or fp32"),
     ]  # fmt: skip
     return next((sentence for wrong, sentence in checks if wrong), None)
 

@@ -99,7 +99,7 @@ class _CaseRun:
         self.vocab = built.dims.vocab
         self.output.facts(parameters=built.parameters, model=built.dims)
         engine = build_engine(case, built, self.device, mesh, config)
-        seed_all(case.seed, mesh.coordinates["dp"])  # ranks of one replica draw the same dropout masks
+        seed_all(case.seed, mesh.rank_at(tp=0))  # tensor-parallel ranks draw the same dropout masks
         return engine
 
     def feed(self, engine: Engine, dataset: Dataset) -> Feed:

@@ -43,7 +43,7 @@ def test_ranks_of_one_replica_are_fed_the_same_samples_and_replicas_share_the_ba
     for rank in range(8):
         same = Mesh(SIZES, coordinates(rank, SIZES)).rank_at(tp=0, pp=0)
         assert fed[rank] == fed[same]
-    first = sum(fed[0] + fed[2], [])
+    first = [position for micro_batch in fed[0] + fed[2] for position in micro_batch]
     assert sorted(first) == list(range(3 * 16)), "ranks 0 and 2 are the two replicas' first"
 
 
@@ -67,9 +67,13 @@ def test_every_stage_has_a_block_and_every_parameter_one_owner() -> None:
     cut = Cut.even(10, 4)
     assert [len(cut.blocks(stage)) for stage in range(4)] == [3, 3, 2, 2]
     owners = {
-        "model.embed_tokens.weight": 0, "model.layers.0.mlp.up_proj.weight": 0, "model.layers.9.input_layernorm.weight": 3,
-        "model.norm.weight": 3, "lm_head.weight": 3, "base_model.model.model.layers.3.self_attn.q_proj.lora_A.default.weight": 1,
-    }  # fmt: skip
+        "model.embed_tokens.weight": 0,
+        "model.layers.0.mlp.up_proj.weight": 0,
+        "base_model.model.model.layers.3.self_attn.q_proj.lora_A.default.weight": 1,
+        "model.layers.9.input_layernorm.weight": 3,
+        "model.norm.weight": 3,
+        "lm_head.weight": 3,
+    }
     assert {name: cut.owner(name) for name in owners} == owners
 
 

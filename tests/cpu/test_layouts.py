@@ -205,7 +205,7 @@ def part_elements(case: Case, stage: int) -> tuple[int, int]:
         if block:
             mine = int(block.group(1)) * case.pp_size // 4 == stage
         elif "embed_tokens" in name:  # the head of a tied model has a copy
-            mine = stage == 0 or (stage == last and case.model.endswith("qwen3"))
+            mine = stage == 0 or (stage == last and "qwen3" in case.model)
         else:
             mine = stage == last
         share = elements // (case.tp_size if is_split(name) else 1)

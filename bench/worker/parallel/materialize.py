@@ -21,7 +21,12 @@ from bench.worker.parallel.tensor import shard_of
 
 @torch.no_grad()
 def materialize(
-    model: nn.Module, shapes: dict[str, tuple[int, ...]], case: Case, config: PretrainedConfig, device: Device, mesh: Mesh
+    model: nn.Module,
+    shapes: dict[str, tuple[int, ...]],
+    case: Case,
+    config: PretrainedConfig,
+    device: Device,
+    mesh: Mesh,
 ) -> None:
     """Replace every meta parameter by one with values, one at a time.
 
@@ -101,7 +106,7 @@ def _rebuild_buffers(model: nn.Module, config: PretrainedConfig, device: Device)
     for name, module in list(model.named_modules()):
         if any(buffer is not None and buffer.is_meta for buffer in module._buffers.values()):
             if name.rsplit(".", 1)[-1] != "rotary_emb":
-                raise UnsupportedCase(f"module {name} keeps buffers that cannot be rebuilt; take a data-parallel layout")
+                raise UnsupportedCase(f"module {name} has buffers that cannot be rebuilt; take a data-parallel layout")
             model.set_submodule(name, type(module)(config=config).to(device.torch))
 
 
