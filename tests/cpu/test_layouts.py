@@ -145,6 +145,7 @@ def run_layouts(launch, folder: Path, world_size: int, layouts: dict[str, dict],
         check_counts(record)
         check_shards(record)
         check_memory(record)
+    check_same_accuracy(list(done.cases.values()))
 
 
 @pytest.mark.parametrize("world_size", DEFAULT)
@@ -172,6 +173,15 @@ def check_equality(record: CaseRecord) -> None:
     assert record.parameters is not None and saved.load_s is not None
     exported = record.parameters.total if record.case.tuning == "full" else record.parameters.trainable
     assert 4 * exported <= saved.export_bytes <= 4 * exported + 20_000
+
+
+def check_same_accuracy(records: list[CaseRecord]) -> None:
+    """The same weights answer alike under every layout, token by token."""
+    answers: dict[str, set[tuple[int, int]]] = {}
+    for record in records:
+        before = record.evaluation["before"]
+        answers.setdefault(record.case.model, set()).add((before.correct_tokens, before.exact_samples))
+    assert all(len(found) == 1 for found in answers.values()), answers
 
 
 def check_counts(record: CaseRecord) -> None:

@@ -93,7 +93,7 @@ class Stage(nn.Module):
 
     @property
     def tied_copy(self) -> nn.Parameter | None:
-        """On the last stage of several: the head's matrix, whose other copy is the first stage's embedding."""
+        """The matrix that the first and the last of several stages both hold: embedding, and head tied to it."""
         causal_lm = self._inside[0]
         embedding = getattr(causal_lm.model.embed_tokens, "weight", None)
         ends_apart = self.last > 0 and self.number in (0, self.last)

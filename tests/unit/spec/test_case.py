@@ -47,6 +47,17 @@ def test_layouts_that_do_not_exist_are_refused_by_name() -> None:
     assert "tp_size 2" in str(why_unsupported(make(tp_size=2, engine="ddp", zero_stage=None), 4))
     assert "zero_stage 1" in str(why_unsupported(make(tp_size=2, zero_stage=0), 4))
     assert "offload" in str(why_unsupported(make(tp_size=2, offload_optimizer="cpu"), 4))
+    assert "zero_stage 2" in str(why_unsupported(make(pp_size=2, zero_stage=2), 4))
+    assert why_unsupported(make(pp_size=2, zero_stage=3), 4) is None
+    assert "eager" in str(why_unsupported(make(sp_size=2, attention="eager"), 4))
+    assert "data parallelism only" in str(why_unsupported(make(sp_size=2, tp_size=2), 4))
+
+
+def test_layouts_carry_their_caveats() -> None:
+    assert any("Experimental" in note for note in remarks(make(pp_size=2, zero_stage=3), 4))
+    assert any("by vocabulary" in note for note in remarks(make(tp_size=2), 4))
+    assert any("shards nothing" in note for note in remarks(make(tp_size=2, pp_size=2, zero_stage=3), 4))
+    assert not any("shards nothing" in note for note in remarks(make(sp_size=4, zero_stage=3), 4))
 
 
 CONFIG = {"model_type": "qwen2", "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 4}
@@ -58,6 +69,13 @@ def test_models_that_do_not_fit_a_layout_are_refused_with_the_number_that_does_n
     assert "4 key-value heads" in str(why_model_unsupported(make(tp_size=8), CONFIG))
     assert "gpt2" in str(why_model_unsupported(make(tp_size=2), {**CONFIG, "model_type": "gpt2"}))
     assert why_model_unsupported(make(), {}) is None
+    assert "4 layers" in str(why_model_unsupported(make(pp_size=8), CONFIG))
+    assert "tied" in str(why_model_unsupported(make(pp_size=2, zero_stage=3), {**CONFIG, "tie_word_embeddings": True}))
+    assert "sliding" in str(why_model_unsupported(make(pp_size=2), {**CONFIG, "use_sliding_window": True}))
+    assert "8 attention heads" in str(why_model_unsupported(make(sp_size=3), CONFIG))
+    assert "key-value" in str(why_model_unsupported(make(sp_size=6), {**CONFIG, "num_attention_heads": 12}))
+    overridden = make(tp_size=8, weights="random", model_overrides={"num_key_value_heads": 8})
+    assert why_model_unsupported(overridden, CONFIG) is None
 
 
 def test_full_fine_tuning_has_no_lora_fields_and_ddp_no_deepspeed_ones() -> None:
