@@ -37,9 +37,7 @@ def test_every_rank_has_one_place_and_tensor_ranks_are_neighbours() -> None:
 def test_ranks_of_one_replica_are_fed_the_same_samples_and_replicas_share_the_batch() -> None:
     case = make(tp_size=2, pp_size=2)
     assert case.accumulation_steps(8) == 4
-    fed = {
-        rank: micro_batch_indices(case, coordinates(rank, SIZES)["dp"], SIZES["dp"]) for rank in range(8)
-    }
+    fed = {rank: micro_batch_indices(case, coordinates(rank, SIZES)["dp"], SIZES["dp"]) for rank in range(8)}
     for rank in range(8):
         same = Mesh(SIZES, coordinates(rank, SIZES)).rank_at(tp=0, pp=0)
         assert fed[rank] == fed[same]

@@ -30,7 +30,7 @@ CHECKPOINTING = {"gradient_checkpointing": True}
 QWEN3 = {"model": "qwen3", "weights": "random"}
 """Query and key norms, tied embeddings."""
 
-# What each launch of so many ranks runs: in the default set, and besides in the slow one.
+# What a launch of so many ranks runs in the default set, and launches of the slow one besides.
 DEFAULT: dict[int, dict[str, dict]] = {
     2: {
         "full-z1-tp2": FULL | Z1 | TP2,
@@ -44,53 +44,69 @@ DEFAULT: dict[int, dict[str, dict]] = {
         "full-z3-pp4": FULL | Z3 | PP4,
     },
 }
-SLOW: dict[int, dict[str, dict]] = {
-    2: {
+SLOW: dict[str, tuple[int, dict[str, dict]]] = {
+    "tensor-2": (2, {
         "full-z2-tp2": FULL | Z2 | TP2 | CHECKPOINTING,
         "full-z3-tp2": FULL | Z3 | TP2,
         "lora-z1-tp2": LORA | Z1 | TP2,
         "lora-z2-tp2": LORA | Z2 | TP2,
+        "lora-z3-tp2": LORA | Z3 | TP2,
         "qwen3-lora-z1-tp2": QWEN3 | LORA | Z1 | TP2,
+    }),
+    "pipeline-2": (2, {
+        "full-z1-pp2": FULL | Z1 | PP2,
         "lora-z1-pp2": LORA | Z1 | PP2,
         "full-z3-pp2": FULL | Z3 | PP2,
+        "lora-z3-pp2": LORA | Z3 | PP2,
         "qwen3-lora-z3-pp2": QWEN3 | LORA | Z3 | PP2,
+    }),
+    "sequence-2": (2, {
         "full-z1-sp2": FULL | Z1 | SP2,
         "full-z2-sp2": FULL | Z2 | SP2 | CHECKPOINTING,
         "full-z3-sp2": FULL | Z3 | SP2,
         "lora-z1-sp2": LORA | Z1 | SP2,
         "lora-z2-sp2": LORA | Z2 | SP2,
         "qwen3-full-z3-sp2": QWEN3 | FULL | Z3 | SP2,
-    },
-    4: {
+    }),
+    "tensor-4": (4, {
         "full-z1-tp2-dp2": FULL | Z1 | TP2,
         "full-z2-tp4": FULL | Z2 | TP4,
         "full-z3-tp2-dp2": FULL | Z3 | TP2,
         "lora-z2-tp4": LORA | Z2 | TP4,
+        "lora-z1-tp2-dp2": LORA | Z1 | TP2,
+    }),
+    "pipeline-4": (4, {
         "full-z1-pp2-dp2": FULL | Z1 | PP2,
         "full-z1-tp2-pp2": FULL | Z1 | TP2 | PP2 | CHECKPOINTING,
         "lora-z1-pp4": LORA | Z1 | PP4,
         "lora-z1-pp2-dp2": LORA | Z1 | PP2 | CHECKPOINTING,
         "qwen3-full-z1-tp2-pp2": QWEN3 | FULL | Z1 | TP2 | PP2,
+    }),
+    "staged-4": (4, {
         "full-z3-pp2-dp2": FULL | Z3 | PP2,
         "full-z3-tp2-pp2": FULL | Z3 | TP2 | PP2,
         "lora-z3-pp2-dp2": LORA | Z3 | PP2 | CHECKPOINTING,
         "qwen3-lora-z3-tp2-pp2": QWEN3 | LORA | Z3 | TP2 | PP2,
+    }),
+    "sequence-4": (4, {
         "full-z2-sp2-dp2": FULL | Z2 | SP2,
         "full-z3-sp2-dp2": FULL | Z3 | SP2,
         "full-z3-sp4": FULL | Z3 | SP4,
         "lora-z1-sp4": LORA | Z1 | SP4,
-    },
-    8: {
+        "lora-z3-sp2-dp2": LORA | Z3 | SP2,
+    }),
+    "tensor-8": (8, {
         "full-z3-tp4-dp2": FULL | Z3 | TP4,
         "lora-z2-tp2-dp4": LORA | Z2 | TP2,
-        "full-z1-tp4-pp2": FULL | Z1 | TP4 | PP2,
-        "full-z1-tp2-pp2-dp2": FULL | Z1 | TP2 | PP2,
-        "lora-z3-tp2-pp2-dp2": LORA | Z3 | TP2 | PP2,
-        "full-z3-tp4-pp2": FULL | Z3 | TP4 | PP2,
-        "lora-z1-pp2-dp4": LORA | Z1 | PP2,
         "full-z3-sp4-dp2": FULL | Z3 | SP4,
-    },
-}
+    }),
+    "pipeline-8": (8, {
+        "full-z1-tp4-pp2": FULL | Z1 | TP4 | PP2,
+        "lora-z1-tp2-pp2-dp2": LORA | Z1 | TP2 | PP2,
+        "full-z3-tp2-pp2-dp2": FULL | Z3 | TP2 | PP2,
+        "lora-z3-pp2-dp4": LORA | Z3 | PP2,
+    }),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +170,9 @@ def test_layouts(launch, tmp_path: Path, qwen3: str, world_size: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", SLOW)
-def test_more_layouts(launch, tmp_path: Path, qwen3: str, world_size: int) -> None:
-    run_layouts(launch, tmp_path, world_size, SLOW[world_size], qwen3)
+@pytest.mark.parametrize("group", SLOW)
+def test_more_layouts(launch, tmp_path: Path, qwen3: str, group: str) -> None:
+    run_layouts(launch, tmp_path, SLOW[group][0], SLOW[group][1], qwen3)
 
 
 def check_equality(record: CaseRecord) -> None:

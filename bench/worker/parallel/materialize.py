@@ -62,13 +62,14 @@ class _Source:
 
     def value(self, name: str, shape: tuple[int, ...], old: nn.Parameter, mesh: Mesh) -> torch.Tensor:
         """This rank's part of a parameter, on the device and in the type of the old one."""
-        shard = shard_of(old)
-        if self.files is not None and "lora_" not in name:
-            whole: Any = self.files.slice(base_name(name))
+        shard, blank = shard_of(old), {"size": shape, "dtype": old.dtype, "device": self.device.torch}
+        whole: Any
+        if "lora_" in name:
+            whole = _adapter(name, torch.zeros(**blank), self.case.seed)
+        elif self.files is not None:
+            whole = self.files.slice(base_name(name))
         else:
-            blank = torch.zeros(shape, dtype=old.dtype, device=self.device.torch)
-            draw = _adapter if "lora_" in name else _drawn
-            whole = draw(base_name(name) if draw is _drawn else name, blank, self.case.seed, self.config)
+            whole = _drawn(base_name(name), torch.empty(**blank), self.case.seed, self.config)
         part = shard.part(whole, mesh.coordinates["tp"]) if shard else whole
         return part.to(self.device.torch, old.dtype)
 
@@ -93,7 +94,7 @@ def _drawn(name: str, value: torch.Tensor, seed: int, config: PretrainedConfig) 
     return value.normal_(0.0, std, generator=generator_for(name, seed, value.device))
 
 
-def _adapter(name: str, value: torch.Tensor, seed: int, config: PretrainedConfig) -> torch.Tensor:
+def _adapter(name: str, value: torch.Tensor, seed: int) -> torch.Tensor:
     """A as PEFT's kaiming_uniform(a=√5) draws it, seeded by name; B is zero, so that training starts at the base."""
     if "lora_A" not in name:
         return value
