@@ -46,9 +46,9 @@ def _other_checks(case: Case, shape: ModelShape, dp: int) -> list[tuple[object, 
     return [
         (pp > shape.layers, f"pp_size {pp}: the model has only {shape.layers} layers; accepted: 1 to {shape.layers}"),
         (
-            pp > 1 and (stage or 0) >= 2,
-            f"pp_size {pp} with zero_stage {stage}: DeepSpeed's pipeline engine refuses ZeRO-2 and 3; "
-            f"accepted: 0 or 1{nothing}",
+            pp > 1 and stage == 2,
+            f"pp_size {pp} with zero_stage 2: DeepSpeed's pipeline engine refuses ZeRO-2 and 3; "
+            f"accepted: 1{nothing}, or 3 (experimental)",
         ),
         (
             case.engine == "ddp" and case.tp_size * pp * sp > 1,

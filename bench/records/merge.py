@@ -64,7 +64,8 @@ def merge_case(end: CaseEnd, files: Path | None) -> tuple[CaseRecord, pd.DataFra
         run_id=end.run_id, case=end.case, repeat=end.repeat, status=end.status, reason=end.reason,
         failing_rank=end.failing_rank, log_tail=end.log_tail, world_size=end.world_size,
         mesh=_mesh(end), accumulation_steps=_accumulation(end), started_at=end.started_at, wall_s=end.wall_s,
-        phases_s=phases, outside_steps_s=_outside(end, phases) if timed else None, remarks=end.remarks,
+        phases_s=phases, outside_steps_s=_outside(end, phases) if timed else None,
+        remarks=end.remarks + _seen(end.case, ranks),
         model=first.get("model"), parameters=first.get("parameters"), data=first.get("data"), timed=timed,
         losses=_losses(steps) if complete else [], grad_norms=_grad_norms(steps),
         evaluation=_evaluations(scores, first), checkpoint=_checkpoint(facts), ranks=ranks, missing={},
@@ -145,6 +146,18 @@ def _accumulation(end: CaseEnd) -> int | None:
 def _outside(end: CaseEnd, phases: dict[str, float]) -> float:
     """Wall time outside the training steps, less what a case is asked to do besides: evaluate, save, trace."""
     return end.wall_s - sum(phases.get(name, 0.0) for name in TRAINING_PHASES)
+
+
+def _seen(case: Case, ranks: list[RankRecord]) -> list[str]:
+    """What the shard sizes say: ZeRO is on, and every rank holds all of its part of the model."""
+    shards = [rank.shards for rank in ranks if rank.shards and rank.shards.part_elements]
+    if not case.zero_stage or not shards or len(shards) < len(ranks):
+        return []
+    if any(s.optimizer_elements < (s.part_trainable_elements or 0) for s in shards):
+        return []
+    most = max(s.optimizer_elements for s in shards)
+    seen = f"Seen in the shards: every rank steps all elements of its part, up to {most:,}"
+    return [f"{seen}; ZeRO-{case.zero_stage} shared out nothing."]
 
 
 def _timed(ranks: list[RankRecord], steps: pd.DataFrame) -> Timed | None:

@@ -130,6 +130,19 @@ class Shards(Record):
     """Elements of master weights and moments stepped by this rank's optimizer (weights counted once)."""
     optimizer_state_bytes: int
     """Bytes of master weights and optimizer state held by this rank, wherever they live."""
+    part_elements: int | None = None
+    """Elements of this rank's part of the model (its stage's tensor shards) before ZeRO shards them."""
+    part_trainable_elements: int | None = None
+    """Of these, trainable ones."""
+
+
+class PipelineTime(Record):
+    """What a pipeline stage did over the timed steps; the bubble is what the longest schedule has besides."""
+
+    compute_s: float
+    """Seconds inside forward and backward passes."""
+    schedule_s: float
+    """Seconds from the start of each step to the end of its last pass."""
 
 
 class RankRecord(Record):
@@ -153,6 +166,8 @@ class RankRecord(Record):
     """Of the window, seconds spent in the loop itself: neither in the engine nor waiting for data."""
     skipped_steps: int | None = None
     """Steps that the loss scaler skipped."""
+    pipeline: PipelineTime | None = None
+    """Null without pipeline stages."""
 
 
 class DataFacts(Record):

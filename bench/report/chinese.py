@@ -172,6 +172,7 @@ CHINESE: dict[str, str] = {
     "no_failures": "没有失败：所有用例均成功。",
     "no_remarks": "没有备注。",
     "flagged": "rank {rank} 的内存：{text}",
+    "bubble": "流水线空闲：各段有 {measured} 的时间既不做前向也不做反向；理想值 (p − 1)/(m + p − 1) = {ideal}。",
     "skipped_steps": "损失缩放在 rank {rank} 上跳过了 {n} 步，这些步不计入。",
     "not_verified": "导出的检查点没有得到训练后模型的损失：{reason}",
     "loss_gaps": "有 {n} 步没有有限的损失值。",

@@ -179,6 +179,8 @@ ENGLISH: dict[str, str] = {
     "no_failures": "No failures: every case is ok.",
     "no_remarks": "No remarks.",
     "flagged": "Memory of rank {rank}: {text}",
+    "bubble": "Pipeline bubble: stages computed neither forward nor backward for {measured} of the schedule; "
+    "ideal (p − 1)/(m + p − 1) = {ideal}.",
     "skipped_steps": "The loss scaler skipped {n} steps of rank {rank}; they do not count as steps.",
     "not_verified": "The exported checkpoint did not give the trained model's loss: {reason}",
     "loss_gaps": "{n} steps have no finite loss.",

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 
 from bench.analysis import derive
+from bench.analysis.bubble import bubble
 from bench.records.schema import CaseRecord
 from bench.report.formats import DASH, share, size
 from bench.report.markdown import bullets, code, fence, inline, table
@@ -49,6 +50,9 @@ def remarks(results: Results, words: Words) -> str:
 def _caveats(record: CaseRecord, words: Words) -> Iterable[str]:
     """The case's remarks, and what its measurements say against themselves."""
     yield from record.remarks
+    idle = bubble(record)
+    if idle:
+        yield words("bubble", measured=share(idle.measured), ideal=share(idle.ideal))
     for rank in record.ranks:
         traced = rank.memory_pass
         if traced and traced.flagged:

@@ -73,6 +73,9 @@ def _values(case: Case, world_size: int) -> dict[str, Any]:
         "fp16.enabled": case.precision == "fp16",
         "zero_optimization.stage": case.zero_stage,
     }
+    if case.pp_size > 1:
+        # Splitting activations over tensor-parallel ranks remembers the shape of the first micro-batch.
+        values |= {"pipeline.pipe_partitioned": False, "pipeline.grad_partitioned": False}
     if case.offload_optimizer == "cpu":
         values["zero_optimization.offload_optimizer.device"] = "cpu"
     return values

@@ -6,19 +6,20 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from torch import nn
 
 from bench.records.schema import CheckpointFacts
 from bench.spec.case import Case
 from bench.worker.engines.protocol import Engine
-from bench.worker.model import count, whole
+from bench.worker.model import whole
+from bench.worker.parallel.build import WholeParameter
+from bench.worker.parallel.gather import hand_over, receive
 
 SHARD_BYTES = 4 * 10**9
 """Largest safetensors file: what rank 0 holds of the gathered weights at a time, in host memory."""
@@ -71,10 +72,9 @@ def check_disk(engine: Engine, folder: Path) -> None:
     Raises:
         DiskTooSmall: on every rank, naming need and free space.
     """
-    trainable = count(p for p in engine.model.parameters() if p.requires_grad)
-    element = next(engine.model.parameters()).element_size()
-    exported = trainable if engine.case.tuning != "full" else count(engine.model.parameters())
-    needed = int(1.1 * (2 * exported * element + 12 * trainable))
+    trainable = sum(p.elements for p in engine.whole if p.trainable)
+    exported = sum(p.nbytes for p in engine.whole if p.trainable or engine.case.tuning == "full")
+    needed = int(1.1 * (2 * exported + 12 * trainable))
     folder.mkdir(parents=True, exist_ok=True)
     free = torch.tensor(shutil.disk_usage(folder).free, dtype=torch.int64, device=engine.device.torch)
     dist.all_reduce(free, dist.ReduceOp.MIN)
@@ -101,11 +101,9 @@ def export_model(engine: Engine, case: Case, tokenizer: Any, folder: Path) -> in
 
 
 def _export_adapter(engine: Engine, folder: Path) -> int:
-    from peft import get_peft_model_state_dict
-
-    gathered = dict(gather(engine.model, trainable_only=True))
+    """PEFT's own file: its names, less that of the one adapter. Its function leaves out other stages' layers."""
+    state = {name.replace(".default.", "."): tensor for name, tensor in gather(engine, trainable_only=True)}
     if dist.get_rank() == 0:
-        state = get_peft_model_state_dict(engine.model, state_dict=gathered)
         save_file(_contiguous(state), folder / "adapter_model.safetensors", metadata={"format": "pt"})
         config = engine.model.peft_config["default"]
         config.inference_mode = True
@@ -115,10 +113,10 @@ def _export_adapter(engine: Engine, folder: Path) -> int:
 
 
 def _export_full(engine: Engine, folder: Path) -> int:
-    plan = shard_plan(engine.model)
+    plan = shard_plan(engine.whole)
     index: dict[str, str] = {}
     total, pending, shard = 0, {}, 0
-    for name, tensor in gather(engine.model, trainable_only=False):
+    for name, tensor in gather(engine, trainable_only=False):
         pending[name] = tensor
         if set(pending) == set(plan[shard]):
             if dist.get_rank() == 0:
@@ -133,34 +131,35 @@ def _export_full(engine: Engine, folder: Path) -> int:
     return _agree(total, engine)
 
 
-def shard_plan(model: nn.Module) -> list[list[str]]:
+def shard_plan(whole: Sequence[WholeParameter]) -> list[list[str]]:
     """Names of the parameters in each file, in order, each file at most SHARD_BYTES (or one parameter)."""
     plan: list[list[str]] = [[]]
     size = 0
-    for name, parameter in model.named_parameters():
-        bytes_here = count([parameter]) * parameter.element_size()
+    for parameter in whole:
+        bytes_here = parameter.nbytes
         if plan[-1] and size + bytes_here > SHARD_BYTES:
             plan.append([])
             size = 0
-        plan[-1].append(name)
+        plan[-1].append(parameter.name)
         size += bytes_here
     return plan
 
 
-def gather(model: nn.Module, trainable_only: bool) -> Iterator[tuple[str, torch.Tensor]]:
+def gather(engine: Engine, trainable_only: bool) -> Iterator[tuple[str, torch.Tensor]]:
     """Whole parameters one at a time, on the host of rank 0 (empty tensors elsewhere); all ranks must iterate.
 
-    PEFT's and transformers' own saves write empty tensors where ZeRO-3 has sharded the parameters.
+    PEFT's and transformers' own saves write empty tensors where ZeRO-3 has sharded the parameters, and
+    DeepSpeed's write one tensor-parallel shard.
     """
-    for name, parameter in model.named_parameters():
-        if trainable_only and not parameter.requires_grad:
+    here = dict(engine.model.named_parameters())
+    for entry in engine.whole:
+        if trainable_only and not entry.trainable:
             continue
-        with whole(parameter):
-            yield name, _on_rank0(parameter)
-
-
-def _on_rank0(parameter: torch.Tensor) -> torch.Tensor:
-    return parameter.detach().to("cpu", copy=True) if dist.get_rank() == 0 else torch.empty(0)
+        if entry.stage != engine.mesh.coordinates["pp"]:
+            yield entry.name, receive(entry, engine.mesh, engine.device.torch)
+            continue
+        with whole(here[entry.name]):
+            yield entry.name, hand_over(entry, here[entry.name], engine.mesh)
 
 
 def _contiguous(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +22,12 @@ def token_loss_sum(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     Returns:
         A scalar in fp32.
     """
-    return F.cross_entropy(
-        logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORE, reduction="sum"
-    )
+    return aligned_loss_sum(logits[:, :-1], labels[:, 1:])
+
+
+def aligned_loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """As `token_loss_sum`, where position t of the targets belongs to position t of the logits."""
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,19 @@ def score(logits: torch.Tensor, batch: Batch) -> list[Score]:
         logits: [samples, positions, vocabulary].
         batch: the batch they come from.
     """
-    predicted, labels = logits[:, :-1].float(), batch.labels[:, 1:]
-    losses = F.cross_entropy(predicted.transpose(1, 2), labels, ignore_index=IGNORE, reduction="none")
-    counted = labels != IGNORE
-    correct = (predicted.argmax(-1) == labels) & counted
-    sums = [t.sum(1).tolist() for t in (losses.double(), counted, correct)]
-    return [Score(row, *values) for row, *values in zip(batch.rows, *sums, strict=True)]
+    return scores_of(batch.rows, aligned_sums(logits[:, :-1], batch.labels[:, 1:]))
+
+
+def aligned_sums(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Loss, counted and correct tokens of each sample, fp64 [3, samples]; targets aligned with the logits."""
+    predicted = logits.float()
+    losses = F.cross_entropy(predicted.transpose(1, 2), targets, ignore_index=IGNORE, reduction="none")
+    counted = targets != IGNORE
+    correct = (predicted.argmax(-1) == targets) & counted
+    return torch.stack([t.double().sum(1) for t in (losses, counted, correct)])
+
+
+def scores_of(rows: Sequence[int], sums: torch.Tensor) -> list[Score]:
+    """Scores from the sums of `aligned_sums`."""
+    losses, counted, correct = sums.tolist()
+    return [Score(*one) for one in zip(rows, losses, map(int, counted), map(int, correct), strict=True)]

@@ -26,8 +26,9 @@ from bench.worker.evaluate import evaluate, summed
 from bench.worker.loop import StepRow, train
 from bench.worker.memory_pass import trace_memory
 from bench.worker.meters import Meters
-from bench.worker.model import build_model
 from bench.worker.output import Output
+from bench.worker.parallel.build import build
+from bench.worker.parallel.mesh import build_mesh
 from bench.worker.verify import verification_samples
 
 
@@ -93,11 +94,12 @@ class _CaseRun:
         if config is not None:
             write_atomic(self.output.folder / "ds_config.json", dump_json(config))
         seed_all(case.seed, 0)
-        model, parameters, dims = build_model(case, self.device, config)
-        self.vocab = dims.vocab
-        self.output.facts(parameters=parameters, model=dims)
-        engine = build_engine(case, model, self.device, case.accumulation_steps(self.world_size), config)
-        seed_all(case.seed, self.rank)
+        mesh = build_mesh(case)
+        built = build(case, self.device, config, mesh)
+        self.vocab = built.dims.vocab
+        self.output.facts(parameters=built.parameters, model=built.dims)
+        engine = build_engine(case, built, self.device, mesh, config)
+        seed_all(case.seed, mesh.rank_at(tp=0))  # tensor-parallel ranks draw the same dropout masks
         return engine
 
     def feed(self, engine: Engine, dataset: Dataset) -> Feed:

@@ -63,7 +63,7 @@ def build_model(case: Case, device: Device, ds_config: dict[str, Any] | None) ->
     """
     stage3 = ds_config is not None and ds_config["zero_optimization"]["stage"] == 3
     # transformers looks at this weakly referenced object to decide whether to shard while building.
-    sharding = HfDeepSpeedConfig(ds_config) if stage3 else None
+    sharding = HfDeepSpeedConfig(_for_building(ds_config)) if stage3 else None
     model, config = build_base(case, device, sharded=stage3)
     del sharding
     base = count(model.parameters())
@@ -79,6 +79,12 @@ def build_model(case: Case, device: Device, ds_config: dict[str, Any] | None) ->
         trainable=count(p for p in model.parameters() if p.requires_grad),
     )  # fmt: skip
     return model, counts, dims
+
+
+def _for_building(ds_config: dict[str, Any]) -> dict[str, Any]:
+    """The config without batch sizes: `zero.Init` knows no sequence axis and would find them wrong."""
+    left_out = ("train_batch_size", "gradient_accumulation_steps")
+    return {key: value for key, value in ds_config.items() if key not in left_out}
 
 
 def build_base(case: Case, device: Device, sharded: bool) -> tuple[nn.Module, PretrainedConfig]:
@@ -138,6 +144,22 @@ def add_adapters(model: nn.Module, case: Case) -> nn.Module:
     Raises:
         UnsupportedCase: a target module matches no linear layer; the message lists the real names.
     """
+    adapted = wrap_adapters(model, case)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_A" in name:
+                bound = 1 / math.sqrt(parameter.shape[1])  # PEFT's kaiming_uniform(a=√5)
+                generator = generator_for(name, case.seed, parameter.device)
+                parameter.uniform_(-bound, bound, generator=generator)
+    return adapted
+
+
+def wrap_adapters(model: nn.Module, case: Case) -> nn.Module:
+    """Freeze the model and add LoRA adapters as PEFT initialises them; works on the meta device.
+
+    Raises:
+        UnsupportedCase: as `add_adapters`.
+    """
     from peft import LoraConfig, get_peft_model
 
     targets = resolve_targets(model, case.target_modules or ())
@@ -147,12 +169,6 @@ def add_adapters(model: nn.Module, case: Case) -> nn.Module:
     )  # fmt: skip
     # The engine keeps fp32 master weights of what is trained, so the adapters stay in the compute type.
     adapted = get_peft_model(model, config, autocast_adapter_dtype=False)
-    with torch.no_grad():
-        for name, parameter in adapted.named_parameters():
-            if "lora_A" in name:
-                bound = 1 / math.sqrt(parameter.shape[1])  # PEFT's kaiming_uniform(a=√5)
-                generator = generator_for(name, case.seed, parameter.device)
-                parameter.uniform_(-bound, bound, generator=generator)
     dtype = DTYPES[case.precision]
     for parameter in adapted.parameters():
         if parameter.requires_grad and parameter.dtype != dtype:

@@ -68,8 +68,9 @@ class Output:
         pd.concat(self._scores).to_parquet(self.folder / "eval.parquet", index=False)
 
     def engine(self, engine: Engine) -> None:
-        """Note the rank's place in the mesh and what it holds."""
-        self.record.mesh, self.record.shards = engine.mesh, engine.shards()
+        """Note the rank's place in the mesh, what it holds, and how long a pipeline stage computed."""
+        self.record.pipeline = engine.pipeline_time(engine.case.warmup_steps)
+        self.record.mesh, self.record.shards = dict(engine.mesh.coordinates), engine.shards()
         self.flush()
 
 

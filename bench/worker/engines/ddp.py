@@ -18,14 +18,16 @@ from bench.worker.device import Device
 from bench.worker.engines.protocol import Engine, StepResult, optimizer_shards
 from bench.worker.loss import token_loss_sum
 from bench.worker.optimizer import MasterWeights, build_optimizer, parameter_groups
+from bench.worker.parallel.build import Built
+from bench.worker.parallel.mesh import Mesh
 
 
 class DdpEngine(Engine):
     """DDP with gradients as views of its buckets, and fp32 master weights in half precision."""
 
-    def __init__(self, case: Case, model: nn.Module, device: Device, accumulation_steps: int) -> None:
-        super().__init__(case, model, device, accumulation_steps)
-        model.to(device.torch)
+    def __init__(self, case: Case, built: Built, device: Device, mesh: Mesh) -> None:
+        super().__init__(case, built, device, mesh)
+        model = built.model.to(device.torch)
         groups = parameter_groups(case, model.named_parameters())
         self.trainable = [p for group in groups for p in group["params"]]
         self.masters = MasterWeights(case, groups) if case.precision != "fp32" else None

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from bench.records.schema import Shards
+from bench.records.schema import PipelineTime, Shards
 from bench.spec.case import Case
 from bench.worker.batches import Batch
 from bench.worker.device import Device
 from bench.worker.loss import Score, score
+from bench.worker.parallel.build import Built
+from bench.worker.parallel.mesh import Mesh
 
 
 @dataclass
@@ -33,27 +34,25 @@ class StepResult:
 class Engine(ABC):
     """A wrapped model with its optimizer. One global batch goes in, one optimizer step comes out."""
 
-    def __init__(self, case: Case, model: nn.Module, device: Device, accumulation_steps: int) -> None:
-        self.case, self.device, self.accumulation_steps = case, device, accumulation_steps
-        self.model = model
-        """The unwrapped model: names and shapes of the parameters."""
+    def __init__(self, case: Case, built: Built, device: Device, mesh: Mesh) -> None:
+        self.case, self.device, self.mesh = case, device, mesh
+        self.accumulation_steps = case.accumulation_steps(dist.get_world_size())
+        self.model = built.model
+        """The unwrapped model, or this rank's part of it: names and shapes of the parameters."""
+        self.whole = built.whole
+        """Every parameter of the whole model."""
         self.mark: Callable[[str], None] = lambda phase: None
         """Told forward, backward, step and steady as they begin; the memory pass listens."""
 
     @property
     def dp_size(self) -> int:
         """Data-parallel ranks."""
-        return dist.get_world_size()
+        return self.mesh.sizes["dp"]
 
     @property
     def dp_rank(self) -> int:
         """This rank's coordinate on the data-parallel axis."""
-        return dist.get_rank()
-
-    @property
-    def mesh(self) -> dict[str, int]:
-        """This rank's coordinates."""
-        return {"dp": self.dp_rank, "tp": 0, "pp": 0, "sp": 0}
+        return self.mesh.coordinates["dp"]
 
     @abstractmethod
     def train_batch(self, batches: Iterator[Batch], global_tokens: int, learning_rate: float) -> StepResult:
@@ -67,7 +66,7 @@ class Engine(ABC):
 
     @abstractmethod
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Logits of the wrapped model, [samples, positions, vocabulary]."""
+        """Logits of the wrapped model, [samples, positions, vocabulary]; anything where the mesh does not report."""
 
     @abstractmethod
     def memory_roles(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -87,14 +86,18 @@ class Engine(ABC):
 
     @torch.no_grad()
     def score(self, batch: Batch) -> list[Score]:
-        """Score held-out samples in evaluation mode."""
+        """Score held-out samples in evaluation mode; empty on ranks that do not report for their replica."""
         self.model.eval()
-        scores = score(self.forward(batch.input_ids), batch)
+        logits = self.forward(batch.input_ids)
         self.model.train()
-        return scores
+        return score(logits, batch) if self.mesh.reports else []
 
     def settle(self) -> None:  # noqa: B027 - most engines have nothing in flight
         """Finish what is in flight once a series of evaluation passes has ended."""
+
+    def pipeline_time(self, skip: int) -> PipelineTime | None:
+        """Compute and schedule seconds over the steps after the first `skip`; None without pipeline stages."""
+        return None
 
     def tracing(self, tally: object) -> None:  # noqa: B027 - most engines have nothing to add
         """Let a memory pass attribute tensors that the engine makes by itself."""

@@ -17,7 +17,10 @@ from bench.worker.batches import Batch
 from bench.worker.device import Device
 from bench.worker.engines.protocol import Engine, StepResult, optimizer_shards
 from bench.worker.loss import token_loss_sum
+from bench.worker.model import count
 from bench.worker.optimizer import build_optimizer, parameter_groups
+from bench.worker.parallel.build import Built
+from bench.worker.parallel.mesh import Mesh
 
 # Attributes of DeepSpeed's ZeRO optimizers by what they hold; the first match counts.
 _ROLES = (
@@ -32,18 +35,23 @@ _TAG = "resume"
 class ZeroEngine(Engine):
     """`deepspeed.initialize` around the model, with our optimizer, schedule and loss scaling of micro-batches."""
 
-    def __init__(
-        self, case: Case, model: nn.Module, device: Device, accumulation_steps: int, ds_config: dict[str, Any]
-    ) -> None:
-        super().__init__(case, model, device, accumulation_steps)
+    def __init__(self, case: Case, built: Built, device: Device, mesh: Mesh, ds_config: dict[str, Any]) -> None:
+        super().__init__(case, built, device, mesh)
         if case.zero_stage != 3:
-            model.to(device.torch)
-        optimizer = build_optimizer(case, parameter_groups(case, model.named_parameters()))
-        self.engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=ds_config)
+            built.model.to(device.torch)
+        optimizer = build_optimizer(case, parameter_groups(case, built.model.named_parameters()))
+        self.engine = self.initialize(built, optimizer, ds_config)
         self._clipped_norm: torch.Tensor | None = None
         if not hasattr(self.engine.optimizer, "_global_grad_norm"):
             # ZeRO-0 in fp32 clips without keeping the norm; the same call, keeping it, costs nothing.
             self.engine.clip_fp32_gradients = self._clip_keeping_norm
+
+    def initialize(self, built: Built, optimizer: torch.optim.Optimizer, ds_config: dict[str, Any]) -> Any:
+        """Make DeepSpeed's engine. The mesh's grid tells it which ranks hold the same shards."""
+        engine, *_ = deepspeed.initialize(
+            model=built.wrapped, optimizer=optimizer, config=ds_config, mpu=self.mesh.grid
+        )
+        return engine
 
     def _clip_keeping_norm(self) -> None:
         trainable = [p for p in self.model.parameters() if p.requires_grad]
@@ -67,14 +75,22 @@ class ZeroEngine(Engine):
         for _ in range(self.accumulation_steps):
             batch = next(batches)
             self.mark("forward")
-            loss_sum = token_loss_sum(self.forward(batch.input_ids), batch.labels)
+            loss_sum = self.loss_sum(batch)
             self.mark("backward")
-            # The engine averages over data-parallel ranks; the loss is a sum over all of them.
-            self.engine.backward(loss_sum * (self.dp_size / global_tokens), scale_wrt_gas=False)
+            self.engine.backward(loss_sum * (self.averaged_over / global_tokens), scale_wrt_gas=False)
             total += loss_sum.detach()
             self.mark("step")
             self.engine.step()
         return StepResult(total, self._grad_norm(), not self.engine.was_step_applied())
+
+    def loss_sum(self, batch: Batch) -> torch.Tensor:
+        """Summed token loss that this rank computes of a micro-batch."""
+        return token_loss_sum(self.forward(batch.input_ids), batch.labels)
+
+    @property
+    def averaged_over(self) -> int:
+        """What DeepSpeed divides gradients by; the loss is a sum over all ranks, so it is multiplied by that."""
+        return self.dp_size
 
     def _grad_norm(self) -> torch.Tensor | float | None:
         norm = getattr(self.optimizer, "_global_grad_norm", self._clipped_norm)
@@ -110,7 +126,10 @@ class ZeroEngine(Engine):
             p.ds_tensor if hasattr(p, "ds_tensor") else p for p in self.model.parameters() if p.requires_grad
         ]
         stepped = getattr(self.optimizer, "fp32_partitioned_groups_flat", None)
-        return optimizer_shards(self.weights(), trainable, self.inner_optimizer, stepped)
+        shards = optimizer_shards(self.weights(), trainable, self.inner_optimizer, stepped)
+        shards.part_elements = count(self.model.parameters())
+        shards.part_trainable_elements = count(p for p in self.model.parameters() if p.requires_grad)
+        return shards
 
     def save_native(self, folder: Path) -> None:
         """See `Engine.save_native`. A frozen base is not written again with every adapter."""

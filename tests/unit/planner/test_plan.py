@@ -64,8 +64,8 @@ def test_no_gpu_no_verdict() -> None:
     [
         ({"tp_size": 16}, 16, "tp_size 16: 40 attention heads.*accepted: 1, 2, 4"),
         ({"pp_size": 128, "zero_stage": 1, "global_batch_size": 128}, 128, "pp_size 128: the model has only 64 layers"),
-        ({"pp_size": 2}, 8, "refuses ZeRO-2 and 3; accepted: 0 or 1$"),
-        ({"tp_size": 4, "pp_size": 2}, 8, "with 1 data-parallel rank it would shard nothing"),
+        ({"pp_size": 2, "zero_stage": 2}, 8, "refuses ZeRO-2 and 3; accepted: 1, or 3"),
+        ({"tp_size": 4, "pp_size": 2, "zero_stage": 2}, 8, "with 1 data-parallel rank it would shard nothing"),
         ({"global_batch_size": 12}, 8, "global_batch_size 12"),
         ({"sp_size": 8, "seq_len": 2044, "zero_stage": 1}, 8, "sp_size 8 does not divide seq_len 2044"),
     ],

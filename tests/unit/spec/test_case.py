@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from bench.errors import SpecError
 from bench.spec import ds_config
 from bench.spec.case import Case
-from bench.spec.layout import remarks, why_unsupported
+from bench.spec.layout import remarks, why_model_unsupported, why_unsupported
 
 FIELDS = {
     "id": "a", "model": "m", "data": "d", "learning_rate": 1e-3, "steps": 10, "tuning": "full", "zero_stage": 2,
@@ -42,8 +42,40 @@ def test_sizes_that_do_not_divide_are_unsupported_with_the_sizes_named() -> None
     assert reason is not None and "32" in reason
 
 
-def test_layouts_of_later_releases_are_refused_by_name() -> None:
-    assert "tp_size 2" in str(why_unsupported(make(tp_size=2), 4))
+def test_layouts_that_do_not_exist_are_refused_by_name() -> None:
+    assert why_unsupported(make(tp_size=2), 4) is None
+    assert "tp_size 2" in str(why_unsupported(make(tp_size=2, engine="ddp", zero_stage=None), 4))
+    assert "zero_stage 1" in str(why_unsupported(make(tp_size=2, zero_stage=0), 4))
+    assert "offload" in str(why_unsupported(make(tp_size=2, offload_optimizer="cpu"), 4))
+    assert "zero_stage 2" in str(why_unsupported(make(pp_size=2, zero_stage=2), 4))
+    assert why_unsupported(make(pp_size=2, zero_stage=3), 4) is None
+    assert "eager" in str(why_unsupported(make(sp_size=2, attention="eager"), 4))
+    assert "data parallelism only" in str(why_unsupported(make(sp_size=2, tp_size=2), 4))
+
+
+def test_layouts_carry_their_caveats() -> None:
+    assert any("Experimental" in note for note in remarks(make(pp_size=2, zero_stage=3), 4))
+    assert any("by vocabulary" in note for note in remarks(make(tp_size=2), 4))
+    assert any("shards nothing" in note for note in remarks(make(tp_size=2, pp_size=2, zero_stage=3), 4))
+    assert not any("shards nothing" in note for note in remarks(make(sp_size=4, zero_stage=3), 4))
+
+
+CONFIG = {"model_type": "qwen2", "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 4}
+
+
+def test_models_that_do_not_fit_a_layout_are_refused_with_the_number_that_does_not_divide() -> None:
+    assert why_model_unsupported(make(tp_size=4), CONFIG) is None
+    assert "8 attention heads" in str(why_model_unsupported(make(tp_size=3), CONFIG))
+    assert "4 key-value heads" in str(why_model_unsupported(make(tp_size=8), CONFIG))
+    assert "gpt2" in str(why_model_unsupported(make(tp_size=2), {**CONFIG, "model_type": "gpt2"}))
+    assert why_model_unsupported(make(), {}) is None
+    assert "4 layers" in str(why_model_unsupported(make(pp_size=8), CONFIG))
+    assert "tied" in str(why_model_unsupported(make(pp_size=2, zero_stage=3), {**CONFIG, "tie_word_embeddings": True}))
+    assert "sliding" in str(why_model_unsupported(make(pp_size=2), {**CONFIG, "use_sliding_window": True}))
+    assert "8 attention heads" in str(why_model_unsupported(make(sp_size=3), CONFIG))
+    assert "key-value" in str(why_model_unsupported(make(sp_size=6), {**CONFIG, "num_attention_heads": 12}))
+    overridden = make(tp_size=8, weights="random", model_overrides={"num_key_value_heads": 8})
+    assert why_model_unsupported(overridden, CONFIG) is None
 
 
 def test_full_fine_tuning_has_no_lora_fields_and_ddp_no_deepspeed_ones() -> None:
