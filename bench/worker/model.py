@@ -44,7 +44,9 @@ def load_config(case: Case) -> PretrainedConfig:
     return config
 
 
-def build_model(case: Case, device: Device, ds_config: dict[str, Any] | None) -> tuple[nn.Module, Parameters, ModelDims]:
+def build_model(
+    case: Case, device: Device, ds_config: dict[str, Any] | None
+) -> tuple[nn.Module, Parameters, ModelDims]:
     """Build the model that every engine wraps.
 
     Under ZeRO-3 parameters are created sharded, so that the whole model never exists on one rank.

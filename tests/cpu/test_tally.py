@@ -18,7 +18,8 @@ from bench.worker.data import build_dataset
 from bench.worker.device import Device
 from bench.worker.engines.ddp import DdpEngine
 from bench.worker.memory_pass import trace_memory
-from bench.worker.model import build_model
+from bench.worker.parallel.build import build
+from bench.worker.parallel.mesh import build_mesh
 
 CPU = Device(torch.device("cpu"), "cpu")
 FIELDS = {
@@ -56,8 +57,9 @@ def test_the_tally_sees_what_the_allocator_sees(tuning: str, precision: str, che
     case = Case.model_validate({**FIELDS, **fields})
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "bench/assets/tiny")
     data = build_dataset(case, tokenizer)
-    model, counts, dims = build_model(case, CPU, None)
-    engine = DdpEngine(case, model, CPU, 2)
+    mesh = build_mesh(case)
+    built = build(case, CPU, None, mesh)
+    engine, counts = DdpEngine(case, built, CPU, mesh), built.parameters
     tokens = global_loss_tokens(case, data.train)
 
     def feed() -> Feed:
@@ -66,7 +68,7 @@ def test_the_tally_sees_what_the_allocator_sees(tuning: str, precision: str, che
     for _ in range(2):  # optimizer state and DDP's final buckets exist from here on
         engine.train_batch(feed(), tokens[0], 1e-3)
     above_steady = allocator_peak(lambda: engine.train_batch(feed(), tokens[0], 0.0))
-    traced = trace_memory(engine, case, feed(), tokens, dims.vocab)
+    traced = trace_memory(engine, case, feed(), tokens, built.dims.vocab)
     steady = traced.phases["steady"]
     assert traced.peak_bytes - steady.peak_bytes == pytest.approx(above_steady, rel=0.01)
     width = 4 if precision == "fp32" else 2
@@ -82,9 +84,10 @@ def test_hooks_and_wrappers_are_gone_afterwards() -> None:
     case = Case.model_validate({**FIELDS, "tuning": "full", "precision": "fp32"})
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "bench/assets/tiny")
     data = build_dataset(case, tokenizer)
-    model, _, dims = build_model(case, CPU, None)
-    engine = DdpEngine(case, model, CPU, 2)
+    mesh = build_mesh(case)
+    built = build(case, CPU, None, mesh)
+    engine, model = DdpEngine(case, built, CPU, mesh), built.model
     before = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
     loader = train_loader(case, data.train, tokenizer.pad_token_id, 0, 1)
-    trace_memory(engine, case, Feed(iter(loader), CPU.torch), global_loss_tokens(case, data.train), dims.vocab)
+    trace_memory(engine, case, Feed(iter(loader), CPU.torch), global_loss_tokens(case, data.train), built.dims.vocab)
     assert sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()) == before
