@@ -136,4 +136,3 @@ def _not_judged(metric: Metric, pair: Pair, fields: Sequence[str]) -> Row | None
 def typical(values: Sequence[float]) -> float | None:
     """The middle of some launches; None without any."""
     return sorted(values)[len(values) // 2] if values else None
-

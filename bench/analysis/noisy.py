@@ -30,9 +30,7 @@ def judge(metric: Metric, pairs: Sequence[Pair], result: Comparison) -> None:
     whole = set_wide(ratios) if metric.kind == "noisy" else None
     if whole:
         verdict = _set_verdict(metric, whole)
-        result.set_rows.append(
-            SetRow(metric.name, verdict, whole.ratio, whole.low, whole.high, whole.p, whole.cases)
-        )
+        result.set_rows.append(SetRow(metric.name, verdict, whole.ratio, whole.low, whole.high, whole.p, whole.cases))
 
 
 def _rows(metric: Metric, pairs: Sequence[Pair], ratios: Ratios, fdr: float) -> list[Row]:

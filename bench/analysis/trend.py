@@ -177,9 +177,7 @@ def _mark(
         line.changes = sorted(_segment(row, v, d, 0, len(row), cutoff, least))
 
 
-def _segment(
-    row: np.ndarray, v: np.ndarray, df: float, start: int, end: int, cutoff: float, least: float
-) -> list[int]:
+def _segment(row: np.ndarray, v: np.ndarray, df: float, start: int, end: int, cutoff: float, least: float) -> list[int]:
     at, p, effect = _best(row[start:end], v[start:end], df)
     if math.isnan(p) or p > cutoff or abs(effect) < least:
         return []

@@ -51,19 +51,21 @@ def build_model(tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
     share no weight.
     """
     torch.manual_seed(INIT_SEED)
-    return Qwen2ForCausalLM(Qwen2Config(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        max_position_embeddings=512,
-        tie_word_embeddings=False,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    ))
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=VOCAB_SIZE,
+            hidden_size=128,
+            intermediate_size=384,
+            num_hidden_layers=4,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            max_position_embeddings=512,
+            tie_word_embeddings=False,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
 
 
 def learning_rate_factor(step: int) -> float:
@@ -96,7 +98,9 @@ def main() -> None:
     """Train tokenizer and model, write them and the task to a folder, and print what was measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder to write, made if missing")
-    parser.add_argument("--threads", type=int, default=2, help="1 where other jobs share the cores, for waiting threads spin")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="1 where other jobs share the cores, for waiting threads spin"
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     started = time.monotonic()
@@ -107,12 +111,16 @@ def main() -> None:
     model.save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
     task.write(args.out / "task.jsonl")
-    print(json.dumps({
-        "parameters": model.num_parameters(),
-        "heldout_loss_bf16": round(mean_loss(model, pack(tokenizer, HELDOUT_SEED, 512)), 4),
-        "pretraining_tokens": STEPS * BATCH_WINDOWS * WINDOW,
-        "seconds": round(time.monotonic() - started),
-    }))
+    print(
+        json.dumps(
+            {
+                "parameters": model.num_parameters(),
+                "heldout_loss_bf16": round(mean_loss(model, pack(tokenizer, HELDOUT_SEED, 512)), 4),
+                "pretraining_tokens": STEPS * BATCH_WINDOWS * WINDOW,
+                "seconds": round(time.monotonic() - started),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

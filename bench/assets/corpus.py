@@ -141,7 +141,10 @@ def sentence(rng: Random) -> str:
         ("我只要{a}，不要{b}。", "I want only the {a}, without the {b}."),
         ("从{a}往{b}走，再往{c}走。", "Go from the {a} to the {b}, then to the {c}."),
         ("先有{a}，再有{b}，最后有{c}。", "First comes the {a}, then the {b}, and last the {c}."),
-        ("这里有多少东西？有{a}、{b}和{c}，一共三个。", "How many things are here? The {a}, the {b} and the {c}: three in all."),
+        (
+            "这里有多少东西？有{a}、{b}和{c}，一共三个。",
+            "How many things are here? The {a}, the {b} and the {c}: three in all.",
+        ),
     )
     said = [
         form.format(**{key: term.say(language) for key, term in zip("abc", terms)})
@@ -151,8 +154,19 @@ def sentence(rng: Random) -> str:
 
 
 MAKERS = {
-    dictionary: 2, translation: 3, reversal: 3, copy: 1, membership: 1, members: 1, grouping: 2,
-    selection: 7, kinds: 2, counting: 2, numbers: 1, ends: 1, sentence: 2,
+    dictionary: 2,
+    translation: 3,
+    reversal: 3,
+    copy: 1,
+    membership: 1,
+    members: 1,
+    grouping: 2,
+    selection: 7,
+    kinds: 2,
+    counting: 2,
+    numbers: 1,
+    ends: 1,
+    sentence: 2,
 }
 """Each maker and how often it is drawn, as a weight."""
 

@@ -83,7 +83,11 @@ def name_kinds(rng: Random, language: str) -> Row:
 
 
 KINDS: tuple[Callable[[Random, str], Row], ...] = (
-    translate_backwards, translate_chosen, leave_out, count_chosen, name_kinds,
+    translate_backwards,
+    translate_chosen,
+    leave_out,
+    count_chosen,
+    name_kinds,
 )
 
 

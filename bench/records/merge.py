@@ -246,8 +246,9 @@ def _missing(record: CaseRecord, facts: dict[str, Any]) -> dict[str, str]:
         missing["grad_norms"] = "the engine computes no norm without clipping"
     if "after" not in record.evaluation:
         asked = record.case.eval_samples > 0
-        missing["evaluation"] = ("scores incomplete or not finite" if record.status == "ok" else ended) if asked else (
-            "eval_samples is 0")
+        missing["evaluation"] = (
+            ("scores incomplete or not finite" if record.status == "ok" else ended) if asked else ("eval_samples is 0")
+        )
     if record.checkpoint is None:
         reason = (facts.get("checkpoint_reason") or {}).get("reason", ended)
         missing["checkpoint"] = reason if record.case.save_checkpoint else "save_checkpoint is off"

@@ -30,9 +30,7 @@ def migrate(raw: Any, path: Path) -> Raw:
     """
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version > SCHEMA_VERSION:
-        raise RecordError(
-            f"{path}: schema_version {version!r} is not known; this release reads {readable()}"
-        )
+        raise RecordError(f"{path}: schema_version {version!r} is not known; this release reads {readable()}")
     while version < SCHEMA_VERSION:
         if version not in STEPS:
             raise RecordError(

@@ -322,5 +322,3 @@ class CaseRecord(Record):
     ranks: list[RankRecord]
     missing: dict[str, str]
     """Field → why it is null or empty."""
-
-

@@ -18,9 +18,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 class Case(BaseModel):
     """One configuration of the benchmark, the same on every rank."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     id: str = Field(max_length=120)
     """Stable, readable name; also the folder name of its results."""
@@ -195,9 +193,7 @@ class Case(BaseModel):
         """Data-parallel ranks in a world; raises ValueError where the axes do not divide it."""
         replica = self.tp_size * self.pp_size * self.sp_size
         if world_size % replica:
-            raise ValueError(
-                f"tp_size × pp_size × sp_size = {replica} does not divide the world size {world_size}"
-            )
+            raise ValueError(f"tp_size × pp_size × sp_size = {replica} does not divide the world size {world_size}")
         return world_size // replica
 
     def accumulation_steps(self, world_size: int) -> int:

@@ -50,7 +50,7 @@ def resolve(case: Case, world_size: int) -> dict[str, Any]:
     for key, value in _values(case, world_size).items():
         present = _get(config, key)
         if present not in (None, AUTO, value):
-            raise SpecError(f"{path}: {key} is {present!r}, but the case says {value!r}; write \"auto\" there")
+            raise SpecError(f'{path}: {key} is {present!r}, but the case says {value!r}; write "auto" there')
         _set(config, key, value)
     for key, value in case.ds_overrides.items():
         if key in _values(case, world_size):

@@ -118,4 +118,3 @@ def keep_own(job_dir: Path, target: Path) -> tuple[str, ...]:
 
 def _key(order: Order, rank: int) -> str:
     return f"ship/{order.number}/{rank}"
-

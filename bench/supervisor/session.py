@@ -1,10 +1,10 @@
 """A session: the ranks of one launch, and the jobs that rank 0 runs on them one after another.
 
-    with Session(launch, scratch, preload=("torch", "deepspeed")) as session:
-        if session.is_leader:
-            end = session.run(Job("smoke", "bench.worker.main:run_case", {...}, timeout_s=600))
-        else:
-            session.follow()
+with Session(launch, scratch, preload=("torch", "deepspeed")) as session:
+    if session.is_leader:
+        end = session.run(Job("smoke", "bench.worker.main:run_case", {...}, timeout_s=600))
+    else:
+        session.follow()
 """
 
 from __future__ import annotations
@@ -303,4 +303,3 @@ class Session:
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
         self._interrupts.uninstall()
-

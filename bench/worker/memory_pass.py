@@ -37,9 +37,7 @@ def trace_memory(engine: Engine, case: Case, feed: Feed, global_tokens: Sequence
     finally:
         engine.mark = lambda phase: None
         tally.end()
-    return MemoryPass(
-        status="ok", phases=tally.phases, peak_bytes=max(p.peak_bytes for p in tally.phases.values())
-    )
+    return MemoryPass(status="ok", phases=tally.phases, peak_bytes=max(p.peak_bytes for p in tally.phases.values()))
 
 
 class _Counted:

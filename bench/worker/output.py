@@ -26,9 +26,7 @@ class Output:
 
     def __init__(self, folder: Path, rank: int, meters: Meters) -> None:
         self.folder, self.meters = folder, meters
-        self.record = RankRecord(
-            rank=rank, host=socket.gethostname(), device=meters.device.name, mesh={}, phases_s={}
-        )
+        self.record = RankRecord(rank=rank, host=socket.gethostname(), device=meters.device.name, mesh={}, phases_s={})
         self._facts: dict[str, Any] = {}
         self._scores: list[pd.DataFrame] = []
 

@@ -122,9 +122,7 @@ class ZeroEngine(Engine):
 
     def shards(self) -> Shards:
         """See `Engine.shards`. ZeRO-3 empties its optimizer's groups between steps, so masters are asked for."""
-        trainable = [
-            p.ds_tensor if hasattr(p, "ds_tensor") else p for p in self.model.parameters() if p.requires_grad
-        ]
+        trainable = [p.ds_tensor if hasattr(p, "ds_tensor") else p for p in self.model.parameters() if p.requires_grad]
         stepped = getattr(self.optimizer, "fp32_partitioned_groups_flat", None)
         shards = optimizer_shards(self.weights(), trainable, self.inner_optimizer, stepped)
         shards.part_elements = count(self.model.parameters())

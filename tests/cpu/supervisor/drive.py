@@ -1,7 +1,7 @@
 """What the tests launch: leads a session through a list of jobs and writes each end to a file.
 
-    drive.py FOLDER          FOLDER/jobs.json (rank 0 only): [job fields, …]
-                             FOLDER/ends.jsonl: one line per job, then {"closed": …}
+drive.py FOLDER          FOLDER/jobs.json (rank 0 only): [job fields, …]
+                         FOLDER/ends.jsonl: one line per job, then {"closed": …}
 """
 
 from __future__ import annotations
