@@ -14,7 +14,7 @@ venv=${FTBENCH_VENV:-$PWD/.venv}
 python=$venv/bin/python
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
-gpus() { nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | wc -l; }
+gpus() { { nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null || true; } | wc -l; }
 
 # A machine with GPUs uses the torch that is installed; a CPU machine takes a CPU build where the index offers one.
 make_environment() {
