@@ -163,7 +163,8 @@ def _facts(launch: Launch, session: object, suite: Suite, options: Options, over
     return {
         "launcher": launch.launcher, "world_size": launch.world_size,
         "hosts": [node.name for node in session.hosts for _ in range(node.ranks)],
-        "hostfile": os.path.relpath(launch.hostfile, ROOT) if launch.hostfile else None, "command": sys.argv, "overrides": parse_override(overrides),
+        "hostfile": os.path.relpath(launch.hostfile, ROOT) if launch.hostfile else None,
+        "command": sys.argv, "overrides": parse_override(overrides),
         "repeats": options.repeats, "suite_text": Path(suite.source).read_text(encoding="utf-8"),
     }  # fmt: skip
 
