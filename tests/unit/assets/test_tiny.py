@@ -17,7 +17,8 @@ EOS, PAD = "<|endoftext|>", "<|pad|>"
 
 def shapes() -> dict[str, tuple[list[int], str]]:
     with safe_open(TINY / "model.safetensors", framework="numpy") as weights:
-        slices = {name: weights.get_slice(name) for name in weights.keys()}
+        names = list(weights.keys())
+        slices = {name: weights.get_slice(name) for name in names}
         return {name: (piece.get_shape(), piece.get_dtype()) for name, piece in slices.items()}
 
 
