@@ -6,9 +6,13 @@ from bench.cli.suites import command
 
 
 def test_time_and_price_are_those_of_the_cases_that_fit() -> None:
-    out = CliRunner().invoke(
-        command, ["qwen2.5-32b-a100x8", "--gpu", "a100-80gb", "--price-per-gpu-hour", "2"], catch_exceptions=False
-    ).output
+    out = (
+        CliRunner()
+        .invoke(
+            command, ["qwen2.5-32b-a100x8", "--gpu", "a100-80gb", "--price-per-gpu-hour", "2"], catch_exceptions=False
+        )
+        .output
+    )
     last = out.strip().splitlines()[-1]
     assert "of training steps" in last and "do not fit or are not known" in last
     hours = [int(part) for part in last.split("A100-SXM4-80GB: ")[1].split()[0:4:2]]
