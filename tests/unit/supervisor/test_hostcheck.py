@@ -37,28 +37,28 @@ def _world(**hosts: list[int]) -> str:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--hostfile", "hosts"], "/work/hosts"),
+        (["--hostfile", "hosts"], "/srv/hosts"),
         (["--hostfile=/etc/hosts8"], "/etc/hosts8"),
-        (["-H", "hosts"], "/work/hosts"),
-        (["-Hhosts"], "/work/hosts"),
-        (["--hostf", "hosts"], "/work/hosts"),
-        (["--no_ssh_check", "--master_addr", "127.0.0.1", "--hostfile", "hosts"], "/work/hosts"),
+        (["-H", "hosts"], "/srv/hosts"),
+        (["-Hhosts"], "/srv/hosts"),
+        (["--hostf", "hosts"], "/srv/hosts"),
+        (["--no_ssh_check", "--master_addr", "127.0.0.1", "--hostfile", "hosts"], "/srv/hosts"),
         (["--master_port", "1"], None),
         (["run.py", "--hostfile", "the-scripts-own"], None),
     ],
 )
 def test_hostfile_is_read_from_the_launchers_own_options(words: list[str], expected: str | None) -> None:
-    command = read_commands([([_PYTHON, _DEEPSPEED, *words, "run.py"], "/work")])
+    command = read_commands([([_PYTHON, _DEEPSPEED, *words, "run.py"], "/srv")])
     assert command is not None and command.hostfile == expected
 
 
 def test_filters_and_resolved_world_are_read() -> None:
     lines = [
-        ([_PYTHON, "-u", "-m", "deepspeed.launcher.launch", _world(a=[0, 1]), "run.py"], "/work"),
-        ([_PYTHON, _DEEPSPEED, "-H", "hosts", "--num_gpus", "2", "run.py"], "/work"),
+        ([_PYTHON, "-u", "-m", "deepspeed.launcher.launch", _world(a=[0, 1]), "run.py"], "/srv"),
+        ([_PYTHON, _DEEPSPEED, "-H", "hosts", "--num_gpus", "2", "run.py"], "/srv"),
     ]
     command = read_commands(lines)
-    assert command == DeepspeedCommand("/work/hosts", filtered=True, world={"a": [0, 1]})
+    assert command == DeepspeedCommand("/srv/hosts", filtered=True, world={"a": [0, 1]})
 
 
 def test_other_launchers_have_no_hostfile() -> None:
