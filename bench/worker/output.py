@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,8 +69,3 @@ class Output:
         self.record.pipeline = engine.pipeline_time(engine.case.warmup_steps)
         self.record.mesh, self.record.shards = dict(engine.mesh.coordinates), engine.shards()
         self.flush()
-
-
-def finite(value: float | None) -> float | None:
-    """None instead of NaN or infinity, which strict JSON cannot hold."""
-    return value if value is not None and math.isfinite(value) else None

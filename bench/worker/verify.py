@@ -21,8 +21,6 @@ from bench.worker.loss import score
 from bench.worker.model import build_base
 
 VERIFY_SAMPLES = 32
-TOLERANCE = {"fp32": 1e-5, "bf16": 5e-3, "fp16": 5e-3}
-"""Relative difference of two losses of the same weights: rounding of differently shaped passes."""
 
 
 def verification_samples(dataset: Dataset) -> list[Sample]:
