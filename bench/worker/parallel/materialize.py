@@ -82,7 +82,7 @@ def base_name(name: str) -> str:
 def _like(old: nn.Parameter, value: torch.Tensor) -> nn.Parameter:
     """A parameter with the values that keeps what was noted on the old one."""
     new = nn.Parameter(value.clone(memory_format=torch.contiguous_format), old.requires_grad)
-    new.__dict__.update(old.__dict__)
+    new.__dict__.update({name: noted for name, noted in old.__dict__.items() if name not in new.__dict__})
     return new
 
 
