@@ -19,9 +19,11 @@ from torch.utils._pytree import tree_iter
 
 from bench.records.schema import TallyPhase
 
+HOST = "host"
+"""In the memory of the host: shown, but in no total. Told apart in rehearsals alone, where both are one device."""
 CATEGORIES = (
     "weights", "gradients", "master_weights", "optimizer_state", "activations", "logits", "gathered",
-    "buckets", "batch", "temporaries", "other",
+    "buckets", "batch", "temporaries", "other", HOST,
 )  # fmt: skip
 _BY_PHASE = {"forward": "activations", "backward": "temporaries", "step": "temporaries", "steady": "other"}
 
@@ -54,21 +56,23 @@ class Tally(TorchDispatchMode):
             return
         forget = weakref.ref(storage, lambda _, key=key: self._forget(key))
         self._known[key] = [size, category, forget]
-        self._live[category] += size
-        self._total += size
+        self._count(category, size)
         self._note_peak()
 
     def _move(self, entry: list, size: int, category: str) -> None:
         """A storage was resized, or turned out to be something else."""
-        self._live[entry[1]] -= entry[0]
-        self._live[category] += size
-        self._total += size - entry[0]
+        self._count(entry[1], -entry[0])
+        self._count(category, size)
         entry[:2] = size, category
 
     def _forget(self, key: int) -> None:
         size, category, _ = self._known.pop(key)
-        self._live[category] -= size
-        self._total -= size
+        self._count(category, -size)
+
+    def _count(self, category: str, size: int) -> None:
+        self._live[category] += size
+        if category != HOST:
+            self._total += size
 
     def _note_peak(self) -> None:
         phase = self.phases.get(self._phase)
