@@ -22,8 +22,8 @@ class BlockBytes:
     """Norms, projections' inputs, and what attention keeps."""
     mlp_part: float
     """What the gated MLP keeps, its input aside."""
-    mlp_backward: float
-    """Live at the widest moment of the MLP's backward pass in place of `mlp_part`."""
+    gate: float
+    """A third of what silu and product keep: one tensor as wide as the MLP."""
     attention_backward: float
     """Temporaries at the widest moment of attention's backward pass."""
     behind_attention: float
@@ -39,11 +39,28 @@ class BlockBytes:
         return self.attention_part + self.mlp_part
 
     @property
+    def backward(self) -> tuple[tuple[str, float, float], ...]:
+        """Moments that can be the widest of the block's backward pass: (place, kept activations, temporaries).
+
+        First the down projection makes the gradients of its weight (`made`) and input, all being kept yet; when
+        that of the weight is reduced (`down`), its input is gone. Behind it (`waiting`) the product's two factors
+        and silu's input are kept, and the gradient of the product and the two that come from it exist. At the
+        gate and up projections' own gradients (`mlp`) two of the kept three are gone, two gradients left; then
+        `attention`. The gradient that flows is always there.
+        """
+        attention = self.attention_part
+        return (
+            ("made", attention + self.mlp_part, self.gate + self.hidden),
+            ("down", attention + 3 * self.gate, self.gate + self.hidden),
+            ("waiting", attention + 3 * self.gate, 3 * self.gate + self.hidden),
+            ("mlp", attention + self.gate, 2 * self.gate + 2 * self.hidden),
+            ("attention", attention - self.behind_attention, self.attention_backward + self.hidden),
+        )
+
+    @property
     def peak(self) -> float:
         """Widest moment of the block's backward pass, the incoming gradient included."""
-        in_mlp = self.attention_part + self.mlp_backward
-        in_attention = self.attention_part - self.behind_attention + self.attention_backward
-        return max(in_mlp, in_attention) + self.hidden
+        return max(kept + temporaries for _, kept, temporaries in self.backward)
 
 
 def block_bytes(job: Job) -> BlockBytes:
@@ -60,20 +77,20 @@ def block_bytes(job: Job) -> BlockBytes:
         norms += FULL * (q + kv + heads + kv_heads) + trained * e * (q + kv)
     inputs = _linear_inputs(job, h, q, inner)
     kept, attention_backward = _attention(job, q, kv, heads)
-    # silu keeps its input; the product keeps both factors. Backward: these three, the gradient of the
-    # product and the two gradients that come from it.
-    gate = 3 * e * inner
+    # silu keeps its input; the product keeps both factors.
+    gate = e * inner
     shared = trained or not (job.lora_dropout or job.adapter_copy)
     read_by_mlp = e * h if shared and (trained or {"gate_proj", "up_proj"} & set(_adapted(job))) else 0
     eager = job.attention == "eager"
     scores = (e + 2 * FULL) * heads * job.seq_len + e * 3 * q if eager else 0
     return BlockBytes(
         attention_part=norms + inputs["hidden"] + kept,
-        mlp_part=gate + inputs["down"],
-        mlp_backward=2 * gate,
+        mlp_part=3 * gate + inputs["down"],
+        gate=gate,
         attention_backward=attention_backward,
         behind_attention=norm + read_by_mlp,
-        forward=max(scores, gate) + 2 * e * h,
+        # silu's output, up's and their product; an adapter's product is scaled and added beside up's own.
+        forward=max(scores, 3 * gate + (gate - e * h if "up_proj" in _adapted(job) else 0)) + 2 * e * h,
         hidden=e * h,
     )
 

@@ -4,6 +4,8 @@ DeepSpeed 0.19's parameter coordinator fetches a module's parameters when it is 
 those that come next in the recorded trace until a bucket is full, and releases a module's parameters when it is
 left unless they are needed again within the reuse distance. Several parameters that are gathered
 together arrive in one flat buffer and are copied out of it; the buffer lives until the last of them is used.
+A plain linear layer saves a view of its weight for the backward pass (`weight.t()`), so that the gathered values
+stay in memory although the parameter was released; gathered again, they exist twice.
 The rules are in `deepspeed/runtime/zero/partitioned_param_coordinator.py`; this replays them on sizes.
 """
 
@@ -26,12 +28,16 @@ class Gathered:
     """Most elements gathered on a rank at the moments that can hold the peak."""
 
     forward: int
+    inside: int
+    """In the last block's MLP, forward."""
     loss: int
     """When the logits exist, in forward and at the start of backward."""
     head: int
     """When the gradient of the head is made."""
     block: int
     """At the widest moment of a block's backward pass."""
+    first: int
+    """The same in the first block, the last to run backward."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,10 @@ class _Step:
     enter: bool
     parameters: tuple[int, ...]
     moment: str = ""
+    saved: int = 0
+    """1: its products are saved for the backward pass; −1: they are used up."""
+    also: tuple[int, ...] = ()
+    """Left with it, needed again or not: the frozen parameters that checkpointing has gathered for it."""
 
 
 @dataclass
@@ -62,7 +72,9 @@ class _Coordinator:
     """Parameter → its group."""
     groups: dict[int, list[int]] = field(default_factory=dict)
     copied: set[int] = field(default_factory=set)
-    """Groups that arrived: their parameters have copies of their own."""
+    """Groups that arrived: several parameters have copies of their own."""
+    saved: dict[int, bool] = field(default_factory=dict)
+    """Parameters whose values the graph holds: whether these are the parameter's own, or only the graph's."""
     recent: dict[int, int] = field(default_factory=dict)
     live: int = 0
     held: int = 0
@@ -89,10 +101,11 @@ class _Coordinator:
     def _wait(self, parameter: int) -> None:
         group = self.inflight.pop(parameter)
         members = self.groups[group]
-        if len(members) > 1 and group not in self.copied:
+        if group not in self.copied:
             self.copied.add(group)
-            self._hold(sum(self.sizes[p] for p in members))
-        self.available.update(members)
+            self.available.update(members)
+            if len(members) > 1:
+                self._hold(sum(self.sizes[p] for p in members))
         if len(members) > 1 and not any(self.inflight.get(p) == group for p in members):
             self.held -= sum(self.sizes[p] for p in members)
 
@@ -124,7 +137,7 @@ class _Coordinator:
                 numel += self.sizes[parameter]
         self._gather(chosen)
 
-    def release(self, module: tuple[int, ...]) -> None:
+    def release(self, module: tuple[int, ...], also: tuple[int, ...]) -> None:
         """Leave a module."""
         leaving = {p for p in module if not self.persistent[p] and self.recent.get(p, -1) <= self.step}
         passed = 0
@@ -133,10 +146,24 @@ class _Coordinator:
                 break
             leaving.difference_update(later)
             passed += sum(self.sizes[p] for p in later)
+        leaving.update(p for p in also if not self.persistent[p])
         for parameter in leaving & self.available:
             self.available.discard(parameter)
             self.live -= self.sizes[parameter]
-            self.held -= self.sizes[parameter]
+            if self.saved.get(parameter):
+                self.saved[parameter] = False
+            else:
+                self.held -= self.sizes[parameter]
+
+    def save(self, module: tuple[int, ...]) -> None:
+        """The graph takes hold of a linear layer's values."""
+        self.saved.update(dict.fromkeys((p for p in module if not self.persistent[p]), True))
+
+    def use_up(self, module: tuple[int, ...]) -> None:
+        """The graph lets go of them."""
+        for parameter in module:
+            if self.saved.pop(parameter, True) is False:
+                self.held -= self.sizes[parameter]
 
 
 def gathered(job: Job, stage: Stage) -> Gathered:
@@ -154,13 +181,26 @@ def _replay(job: Job, stage: Stage) -> Gathered:
         max_live=job.zero.max_live, prefetch=job.zero.prefetch_bucket, reuse=job.zero.max_reuse_distance,
         order=[s.parameters for s in steps if s.enter],
     )  # fmt: skip
-    peaks = dict.fromkeys(("forward", "loss", "head", "block"), 0)
+    peaks = dict.fromkeys(("forward", "inside", "loss", "head", "block", "first"), 0)
     for step in steps:
-        (coordinator.fetch if step.enter else coordinator.release)(step.parameters)
+        matrices = tuple(p for p in step.parameters if parameters[p].matrix)
+        if step.saved == -1:
+            coordinator.use_up(matrices)
+        if step.enter:
+            coordinator.fetch(step.parameters)
+        else:
+            coordinator.release(step.parameters, step.also)
+        if step.saved == 1:
+            coordinator.save(matrices)
         if step.moment:
-            seen = coordinator.most if step.moment in ("forward", "block") else coordinator.held
-            peaks[step.moment] = max(peaks[step.moment], seen)
+            at_once = step.moment in ("loss", "head")
+            peaks[step.moment] = max(peaks[step.moment], coordinator.held if at_once else coordinator.most)
         coordinator.most = coordinator.held
+    peaks["block"] = max(peaks["block"], peaks["first"])
+    peaks["forward"] = max(peaks["forward"], peaks["inside"])
+    if not (job.gradient_checkpointing or job.zero.efficient_linear):
+        left_out = (stage.layers - replayed.layers) * sum(p.numel for p in block_parameters(job) if p.matrix)
+        peaks = {at: peak + left_out * (at != "first") for at, peak in peaks.items()}
     return Gathered(**peaks)
 
 
@@ -182,15 +222,17 @@ def _trace(job: Job, stage: Stage) -> tuple[list[Parameter], list[_Step]]:
     norm = register((Parameter("norm", job.shape.hidden, not job.lora, False),)) if stage.last else ()
     tied = job.shape.tied and stage.first
     last = (embed if tied else register((head(job),))) if stage.last else ()
+    saving = not job.zero.efficient_linear
+    graph = saving and not job.gradient_checkpointing
     steps = [_Step(True, ()), _Step(True, ())]
     steps += _visit(embed, "forward") + _visit((), "")
-    for block in blocks:
-        steps += _forward(block, "forward")
-    steps += [*_visit(norm, ""), _Step(True, last, "forward"), _Step(False, last, "loss")]
-    steps += [_Step(True, ()), _Step(True, last, "head"), _Step(False, last), _Step(True, ())]
+    for number, block in enumerate(blocks, 1):
+        steps += _forward(block, "inside" if number == len(blocks) else "forward", graph)
+    steps += [*_visit(norm, ""), _Step(True, last, "forward", saved=int(saving)), _Step(False, last, "loss")]
+    steps += [_Step(True, ()), _Step(True, last, "head"), _Step(False, last, saved=-int(saving)), _Step(True, ())]
     steps += _visit(norm, "")
-    for block in reversed(blocks):
-        steps += _backward(block, job.gradient_checkpointing)
+    for number in reversed(range(len(blocks))):
+        steps += _backward(blocks[number], job.gradient_checkpointing, saving, "block" if number else "first")
     steps += _visit(embed, "") if not job.lora else []
     return parameters, steps
 
@@ -210,29 +252,39 @@ def _modules(job: Job, register: object) -> dict[str, list[tuple[int, ...]]]:
 _FORWARD = ("*", "input_norm", "*", "q_proj", "q_norm", "k_proj", "k_norm", "v_proj", "o_proj", "post_norm", "*",
             "gate_proj", "*", "up_proj", "down_proj")  # fmt: skip
 """Order of a block's modules; * is a container or an activation, which has no parameters but is entered too."""
+_MLP = ("gate_proj", "up_proj", "down_proj")
 
 
-def _forward(block: dict[str, list[tuple[int, ...]]], moment: str) -> Iterator[_Step]:
+def _forward(block: dict[str, list[tuple[int, ...]]], moment: str, saving: bool) -> Iterator[_Step]:
     for name in _FORWARD:
         leaves = block.get(name, [()] if name == "*" else [])
         if len(leaves) > 1:
             yield _Step(True, ())  # PEFT's wrapper around layer and adapters
+        at = "forward" if moment == "inside" and name not in _MLP else moment
         for leaf in leaves:
-            yield from _visit(leaf, moment)
+            yield from (_Step(True, leaf, at, saved=int(saving)), _Step(False, leaf, at))
 
 
-def _backward(block: dict[str, list[tuple[int, ...]]], checkpointing: bool) -> Iterator[_Step]:
-    """Checkpointing recomputes the block when its last layer's gradient first needs a kept tensor."""
+def _backward(
+    block: dict[str, list[tuple[int, ...]]], checkpointing: bool, saving: bool, moment: str
+) -> Iterator[_Step]:
+    """Checkpointing recomputes the block when its last layer's gradient first needs a kept tensor.
+
+    It calls the block's `forward`, not the block, and stops inside the last layer, once its input is there.
+    """
     order = [name for name in reversed(_FORWARD) if name == "*" or name in block]
+    adapted = any(len(leaves) > 1 for leaves in block.values())
+    frozen = tuple(p for leaves in block.values() for p in leaves[0]) if adapted and checkpointing else ()
     yield from (_Step(True, ()), _Step(True, ()))
     for position, name in enumerate(order):
         leaves = list(reversed(block.get(name, [()])))
-        moment = "block" if name in ("up_proj", "down_proj", "gate_proj") else ""
+        at = moment if name in _MLP else ""
         for leaf in leaves:
-            yield _Step(True, leaf, moment)
-            if checkpointing and position == 0 and leaf is leaves[0]:
-                yield from _forward(block, "")
-            yield _Step(False, leaf)
+            yield _Step(True, leaf, at)
+            first = position == 0 and leaf is leaves[0]
+            if checkpointing and first:
+                yield from list(_forward(block, "", saving))[2:-1]
+            yield _Step(False, leaf, at, saved=-int(saving), also=frozen if first else ())
 
 
 def _visit(leaf: tuple[int, ...], moment: str) -> list[_Step]:

@@ -44,6 +44,8 @@ class ZeroOptions:
     sub_group: int = 1_000_000_000
     overlap_comm: bool = True
     contiguous_gradients: bool = True
+    efficient_linear: bool = True
+    """Linear layers save the parameter for backward, which ZeRO-3 can empty; plain ones save a view of its values."""
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> ZeroOptions:
@@ -55,6 +57,7 @@ class ZeroOptions:
             "persistence_threshold": "stage3_param_persistence_threshold",
             "max_live": "stage3_max_live_parameters", "max_reuse_distance": "stage3_max_reuse_distance",
             "sub_group": "sub_group_size", "contiguous_gradients": "contiguous_gradients",
+            "efficient_linear": "memory_efficient_linear",
         }  # fmt: skip
         values = {name: zero[key] for name, key in keys.items() if key in zero}
         # DeepSpeed switches overlap on by default at stage 3 alone.

@@ -48,9 +48,11 @@ KERNELS = {
 
 
 def logits_bytes(job: Job) -> dict[str, float]:
-    """Bytes on one rank at the loss: forward, backward, and while the head's own gradient is made."""
-    kernel = KERNELS[job.loss]
-    vocab = -(-job.shape.vocab // job.tp)
+    """Bytes on one rank at the loss: forward, backward, and while the head's own gradient is made.
+
+    Under tensor parallelism every rank gathers the logits whole, and cuts its part out of their gradient.
+    """
+    kernel, vocab = KERNELS[job.loss], job.shape.vocab
     e, tokens = job.precision.compute, job.tokens
     shown = min(tokens, kernel.chunk) if kernel.chunk else tokens
     if job.loss == "fused":
@@ -65,5 +67,5 @@ def logits_bytes(job: Job) -> dict[str, float]:
         "forward": vocab * (shown * forward - cut * (forward - e)),
         "backward": vocab * (shown - cut) * kernel.backward,
         # The gradient that leaves out the last position is put back into a whole one.
-        "head": shown * vocab * 2 * e,
+        "head": shown * vocab * e * (2 + (1 / job.tp if job.tp > 1 else 0)),
     }

@@ -11,8 +11,8 @@ from typing import Any
 
 from tabulate import tabulate
 
-from bench.planner.memory import COMPONENTS
 from bench.planner.meters import METERS
+from bench.planner.parts import COMPONENTS
 from bench.planner.plan import CasePlan, decisive
 from bench.units import GIB
 

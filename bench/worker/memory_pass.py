@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from bench.records.schema import MemoryPass
 from bench.spec.case import Case
 from bench.worker.batches import Feed
@@ -24,7 +22,7 @@ def trace_memory(engine: Engine, case: Case, feed: Feed, global_tokens: Sequence
         vocab: size of the vocabulary, which tells logits from activations.
     """
     tally = Tally(engine.device.torch.type, vocab)
-    tally.watch(engine.model, decoder_blocks(engine.model))
+    tally.watch(engine.model)
     engine.tracing(tally)
     engine.mark = tally.mark
     try:
@@ -54,9 +52,3 @@ class _Counted:
         for tensor in (batch.input_ids, batch.labels):
             self._tally.add(tensor, "batch")
         return batch
-
-
-def decoder_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The model's repeated blocks: the children of its longest module list."""
-    lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
-    return list(max(lists, key=len, default=()))

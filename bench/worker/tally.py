@@ -119,6 +119,8 @@ class Tally(TorchDispatchMode):
             return self._context
         if self._phase in ("forward", "backward") and tensor.dim() >= 2 and tensor.shape[-1] == self.vocab:
             return "logits"
+        if self._phase == "backward" and torch.is_grad_enabled():
+            return "activations"  # checkpointing runs a block again; the backward pass itself records no graph
         return _BY_PHASE[self._phase]
 
     def attribute(self, owner: Any, method: str, category: str) -> None:
@@ -142,16 +144,12 @@ class Tally(TorchDispatchMode):
         finally:
             self._context = before
 
-    def watch(self, model: torch.nn.Module, blocks: list[torch.nn.Module]) -> None:
-        """Learn of gradients as they are accumulated, and of blocks that are recomputed in the backward pass."""
+    def watch(self, model: torch.nn.Module) -> None:
+        """Learn of gradients as they are accumulated."""
         for parameter in model.parameters():
             if parameter.requires_grad and hasattr(parameter, "register_post_accumulate_grad_hook"):
                 handle = parameter.register_post_accumulate_grad_hook(self._see_gradient)
                 self._undo.append(handle.remove)
-        for block in blocks:
-            pre = block.register_forward_pre_hook(lambda *_: self._enter_block())
-            post = block.register_forward_hook(lambda *_: self._leave_block(), always_call=True)
-            self._undo += [pre.remove, post.remove]
 
     def _see_gradient(self, parameter: torch.Tensor) -> None:
         if parameter.grad is None:
@@ -159,14 +157,6 @@ class Tally(TorchDispatchMode):
         entry = self._known.get(parameter.grad.untyped_storage()._cdata)
         if entry is None or entry[1] != "buckets":  # ZeRO may have made it a view of a bucket
             self.add(parameter.grad, "gradients")
-
-    def _enter_block(self) -> None:
-        if self._phase == "backward":
-            self._context = "activations"
-
-    def _leave_block(self) -> None:
-        if self._phase == "backward":
-            self._context = None
 
     def end(self) -> None:
         """Remove every hook and wrapper."""

@@ -109,6 +109,11 @@ class PipelineEngine(ZeroEngine):
         """See `Engine.forward`. Evaluation passes micro-batches along one by one."""
         return self.relay.forward(self.stage, input_ids)
 
+    def tracing(self, tally: Any) -> None:
+        """See `Engine.tracing`: with stages the reduction makes one more bucket, after the last backward pass."""
+        super().tracing(tally)
+        tally.attribute(type(self.optimizer), "reduce_gradients", "buckets")
+
     def pipeline_time(self, skip: int) -> PipelineTime:
         """See `Engine.pipeline_time`."""
         return self.clock.read(skip)

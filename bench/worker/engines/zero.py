@@ -147,12 +147,13 @@ class ZeroEngine(Engine):
             self.engine.empty_partition_cache()
 
     def tracing(self, tally: Any) -> None:
-        """See `Engine.tracing`: ZeRO-3's gathered parameters, and the buckets of gradient reduction."""
+        """See `Engine.tracing`: ZeRO-3's gathered parameters, and what reduces and keeps gradients in ZeRO-1 and 2."""
         if self.case.zero_stage == 3:
             coordinator = type(self.optimizer.parameter_offload.get_param_coordinator())
             tally.attribute(coordinator, "fetch_sub_module", "gathered")
         elif self.case.zero_stage in (1, 2):
             tally.attribute(type(self.optimizer), "setup_buckets", "buckets")
+            tally.attribute(type(self.optimizer), "copy_grads_in_partition", "gradients")
 
 
 def _tensors(value: Any, depth: int = 5) -> Iterator[torch.Tensor]:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from bench.planner.activations import block_bytes
 from bench.planner.job import FULL, HALF, Precision
-from bench.planner.memory import PHASES, fullest, rank_memories
+from bench.planner.memory import fullest, rank_memories
 from bench.planner.parameters import stages_of
+from bench.planner.parts import PHASES
 from bench.planner.states import largest_subgroup, states
 from bench.spec.models import shape_of
 from bench.units import GB, GIB
@@ -92,7 +93,7 @@ def test_properties(layout: dict, tp: int, micro: int, seq_len: int, pp_power: i
 def test_offload_moves_states_to_the_host() -> None:
     kept, moved = fullest(big("full", 2048)), fullest(big("full", 2048, offload_optimizer=True))
     assert moved.peak.components["optimizer_state"] == 0
-    assert moved.host_bytes / GIB == pytest.approx(16 * 32_763_876_352 / 8 / GIB, rel=0.01)
+    assert moved.host_bytes / GIB == pytest.approx(18 * 32_763_876_352 / 8 / GIB, rel=0.01)
     assert moved.peak.total < kept.peak.total
 
 

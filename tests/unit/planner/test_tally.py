@@ -3,6 +3,7 @@
 Recorded on CPU: rank 0 of 8 (fake process group), DeepSpeed 0.19.8, torch 2.13, transformers 5.24, two traced steps
 after two warm ones, one sample of 256 tokens, plain AdamW, buckets of 50,000 elements. Qwen2 architecture, hidden
 256, 4 layers, 4 heads and 2 KV heads of 64, MLP 640, vocabulary 1000, untied.
+Full fine-tuning under ZeRO-2 is in `test_closed_form_measured`: rank 0 is not its fullest rank.
 """
 
 from __future__ import annotations
@@ -35,10 +36,6 @@ RECORDED = [
     (3, "lora", True, "fp32", 21812977),
     (3, "lora", False, "bf16", 20483377),
     (3, "lora", False, "fp32", 35565585),
-    (2, "full", True, "bf16", 17248924),
-    (2, "full", True, "fp32", 26517792),
-    (2, "full", False, "bf16", 26130880),
-    (2, "full", False, "fp32", 41909184),
     (2, "lora", True, "bf16", 11143276),
     (2, "lora", True, "fp32", 21272492),
     (2, "lora", False, "bf16", 20270156),
