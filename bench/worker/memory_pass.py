@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from bench.records.schema import MemoryPass
+from bench.records.memory import MemoryPass
 from bench.spec.case import Case
 from bench.worker.batches import Feed
 from bench.worker.engines.protocol import Engine

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from bench.records.schema import TallyPhase
+from bench.records.memory import TallyPhase
 
 CATEGORIES = (
     "weights", "gradients", "master_weights", "optimizer_state", "activations", "logits", "gathered",
