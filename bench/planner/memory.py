@@ -160,12 +160,21 @@ def _gradients(parts: _Parts, done: float) -> dict[str, float]:
     return {"gradients": kept * (1.0 if job.accumulation > 1 else done), "buckets": bucket}
 
 
+def _before_gradients(parts: _Parts) -> dict[str, float]:
+    """What earlier micro-batches left before a backward pass has its first gradient, which makes DeepSpeed's buckets.
+
+    ZeRO-2 drops them with every backward pass, ZeRO-1 keeps them until the step (`_release_ipg_buffers`).
+    """
+    job, early = parts.job, _gradients(parts, 0.0)
+    if job.engine == "zero" and (job.zero_stage == 2 or (job.zero_stage < 2 and job.accumulation == 1)):
+        early["buckets"] = 0.0
+    return early
+
+
 def _forward(parts: _Parts) -> list[Moment]:
     job = parts.job
     e, h = job.precision.compute, job.shape.hidden
-    early = _gradients(parts, 0.0)
-    if job.accumulation == 1 and job.engine == "zero" and job.zero_stage < 3:
-        early["buckets"] = 0.0  # made when the first gradient arrives
+    early = _before_gradients(parts)
     gathered_bytes = job.precision.compute
     kept = parts.kept + parts.around
     moments = [
@@ -204,9 +213,7 @@ def _backward_at_head(parts: _Parts) -> list[Moment]:
     job = parts.job
     if not parts.stage.last:
         return []
-    e, kept, early = job.precision.compute, parts.kept + parts.around, _gradients(parts, 0.0)
-    if job.accumulation == 1 and job.engine == "zero" and job.zero_stage < 3:
-        early["buckets"] = 0.0
+    e, kept, early = job.precision.compute, parts.kept + parts.around, _before_gradients(parts)
     weight = 0 if job.lora else job.precision.gradients * head(job).numel
     return [
         _moment(
