@@ -16,13 +16,15 @@ from typing import Any
 from bench.errors import RecordError, SpecError
 from bench.planner.meters import ALLOCATED_MARGIN
 from bench.planner.plan import CasePlan, plan_case
+from bench.planner.stored import plan_record
 from bench.progress import Progress
 from bench.records.folder import case_folder, read_case
 from bench.records.merge import CaseEnd, add_verification, merge_case, write_case
+from bench.records.planned import PlanRecord
 from bench.records.runfolder import RunFolder
 from bench.records.schema import CaseRecord
 from bench.spec.case import Case
-from bench.spec.hardware import gpu
+from bench.spec.hardware import Gpu, gpu
 from bench.spec.layout import remarks
 from bench.spec.preflight import why_not
 from bench.supervisor.contract import Job, JobEnd, SessionInterrupted, SessionLost
@@ -91,13 +93,14 @@ class Leader:
             SessionInterrupted, SessionLost: the ranks cannot go on; earlier records are on disk.
             OSError: the record could not be written (disk full); those before it are on disk.
         """
+        plan, predicted, unplanned = self._plan(case)
         started_at, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
         blank = CaseEnd(
             run_id=self.folder.record.run_id, case=case, repeat=repeat, status="ok", reason=None,
             failing_rank=None, log_tail=None, world_size=self.session.world_size, started_at=started_at,
-            wall_s=0.0, remarks=remarks(case, self.session.world_size),
+            wall_s=0.0, remarks=remarks(case, self.session.world_size), plan=predicted, unplanned=unplanned,
         )  # fmt: skip
-        refused = self._refused(case)
+        refused = self._refused(case, plan)
         if refused is not None:
             status, reason = refused
             return self._write(dataclasses.replace(blank, status=status, reason=reason), None)
@@ -113,28 +116,33 @@ class Leader:
         finally:
             shutil.rmtree(checkpoints, ignore_errors=True)
 
-    def _refused(self, case: Case) -> tuple[str, str] | None:
+    def _refused(self, case: Case, plan: CasePlan | None) -> tuple[str, str] | None:
         """Status and reason of a case that is not started at all."""
         reason = why_not(case, self.session.world_size)
         if reason is not None:
             return "unsupported", reason
-        plan = None if self.options.force else self._plan(case)
-        if plan is None or plan.fits is not False or plan.shortfall_bytes is None or plan.gpu is None:
+        if self.options.force or plan is None or plan.gpu is None or plan.fits is not False:
             return None
         if plan.shortfall_bytes < ALLOCATED_MARGIN * plan.gpu.usable_bytes:
             return None  # within the plan's own margin: only the run can tell
         return "skipped", f"{plan.reason}; --force runs it all the same"
 
-    def _plan(self, case: Case) -> CasePlan | None:
-        """What the plan says on this node's GPUs; None on CPU and for a device that no catalogue knows."""
-        environment = self.folder.record.environment
-        if environment.device_kind != "cuda":
-            return None
+    def _plan(self, case: Case) -> tuple[CasePlan | None, PlanRecord | None, dict[str, str]]:
+        """What the plan says on this node's devices, as it decides and as it is stored, and why parts are null."""
         try:
-            device = gpu(environment.device)
+            device, per_node = self._gpu(), self.folder.record.environment.devices_per_node
+            plan = plan_case(case, self.session.world_size, device, per_node)
+            return plan, *plan_record(plan)
+        except Exception as error:  # whatever is wrong with a prediction, the measurement goes on
+            return None, None, {"plan": f"planning failed: {type(error).__name__}: {error}"}
+
+    def _gpu(self) -> Gpu | None:
+        """This node's accelerator; None on CPU and for a device that no catalogue knows."""
+        environment = self.folder.record.environment
+        try:
+            return gpu(environment.device) if environment.device_kind == "cuda" else None
         except SpecError:
             return None
-        return plan_case(case, self.session.world_size, device, environment.devices_per_node)
 
     def _measure(self, case: Case, repeat: int, checkpoints: Path, progress: Progress) -> JobEnd:
         if case.offload_optimizer == "cpu" and "cpu_adam" not in self.built:

@@ -15,7 +15,7 @@ from bench.records.schema import CaseRecord, Evaluation, RankRecord
 from bench.spec.case import Case
 
 METERS = ("allocated", "reserved", "device", "tally", "resident")
-"""Ways to measure a rank's peak; what each counts is said in `records.schema.PhaseMemory` and `MemoryPass`."""
+"""Ways to measure a rank's peak; what each counts is said in `records.memory.PhaseMemory` and `MemoryPass`."""
 _ARM_FIELDS = {
     "id", "tuning", "lora_rank", "lora_alpha", "lora_dropout", "target_modules", "learning_rate",
 }  # fmt: skip

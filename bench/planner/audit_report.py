@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 from bench.planner.audit_words import FORMULAS_ZH, WORDS
 from bench.planner.claims import UNITS, Claim
 from bench.planner.references import QUANTITIES
 from bench.planner.verdicts import KINDS, Verdict
-from bench.records.schema import CaseRecord
+from bench.records.schema import RunRecord
 
 
-def render_audit(verdicts: Sequence[Verdict], language: str, style: str) -> str:
+def render_audit(verdicts: Sequence[Verdict], language: str, style: str, run: RunRecord | None = None) -> str:
     """Render verdicts.
 
     Args:
         verdicts: in the order of the claims.
         language: `en` or `zh`.
         style: `markdown` or `json`.
+        run: the run whose measurements the verdicts hold, if any.
     """
     if style == "json":
         return json.dumps([_facts(v) for v in verdicts], indent=2, ensure_ascii=False, allow_nan=False)
     words = WORDS[language]
     measured = any(v.measured is not None for v in verdicts)
     parts = [f"# {words['title']}", _summary(verdicts, words) + " " + words["meters"]]
+    parts += [_measurements(verdicts, run, words)] if run else []
     for document in dict.fromkeys(v.claim.document for v in verdicts):
         chosen = [v for v in verdicts if v.claim.document == document]
         parts += [f"## {words['document']} {document}", _table(chosen, words, language, measured)]
@@ -40,6 +41,17 @@ def _summary(verdicts: Sequence[Verdict], words: dict[str, str]) -> str:
     return words["summary"].format(n=len(verdicts), counts=counts)
 
 
+def _measurements(verdicts: Sequence[Verdict], run: RunRecord, words: dict[str, str]) -> str:
+    """What the run has to say on the claims, and on how many it says nothing."""
+    names = {"run": run.run_id, "suite": run.suite, "device": run.environment.device}
+    n, why = sum(v.measured is not None for v in verdicts), Counter(v.unmeasured for v in verdicts)
+    others = words["others"].format(**{name: why[name] for name in ("quantity", "case", "value")})
+    if n:
+        return f"{words['measured_some'].format(n=n, **names)} {others}"
+    models = dict.fromkeys(v.claim.fields["model"] for v in verdicts if "model" in v.claim.fields)
+    return f"{words['measured_none'].format(models=', '.join(models) or '—', **names)} {others}"
+
+
 def _table(verdicts: Sequence[Verdict], words: dict[str, str], language: str, measured: bool) -> str:
     columns = ["id", "statement", "stated", "formula", *(["measured"] if measured else []), "verdict", "why"]
     lines = [_row([words[name] for name in columns]), _row(["---"] * len(columns))]
@@ -48,7 +60,7 @@ def _table(verdicts: Sequence[Verdict], words: dict[str, str], language: str, me
         cells = {
             "id": claim.id, "statement": claim.statement[language] or claim.statement["en"], "stated": claim.stated,
             "formula": _span(claim, verdict.reference), "verdict": f"**{words[verdict.kind]}**",
-            "measured": "—" if verdict.measured is None else _value(claim, verdict.measured),
+            "measured": _measured(verdict, words),
             "why": explain(verdict, language),
         }  # fmt: skip
         lines.append(_row([cells[name] for name in columns]))
@@ -86,6 +98,13 @@ def _value(claim: Claim, value: float) -> str:
     return f"{value / UNITS[claim.unit]:.4g} {claim.unit}".strip()
 
 
+def _measured(verdict: Verdict, words: dict[str, str]) -> str:
+    """Range over the matching cases, which are named where they are few."""
+    cases = verdict.measured_by
+    names = ", ".join(cases) if len(cases) <= 2 else words["n_cases"].format(n=len(cases))
+    return f"{_span(verdict.claim, verdict.measured)} ({names})" if cases else "—"
+
+
 def _span(claim: Claim, reference: tuple[float, float] | None) -> str:
     if reference is None:
         return "—"
@@ -102,55 +121,8 @@ def _facts(verdict: Verdict) -> dict[str, Any]:
         "stated": claim.stated, "verdict": verdict.kind, "why": explain(verdict, "en"),
         "formula_low": verdict.reference[0] / UNITS[claim.unit] if verdict.reference else None,
         "formula_high": verdict.reference[1] / UNITS[claim.unit] if verdict.reference else None,
-        "measured": None if verdict.measured is None else verdict.measured / UNITS[claim.unit],
+        "measured_low": verdict.measured[0] / UNITS[claim.unit] if verdict.measured else None,
+        "measured_high": verdict.measured[1] / UNITS[claim.unit] if verdict.measured else None,
+        "measured_by": list(verdict.measured_by),
+        "why_not_measured": WORDS["en"][f"unmeasured.{verdict.unmeasured}"] if verdict.unmeasured else None,
     }  # fmt: skip
-
-
-def with_measurements(verdicts: Sequence[Verdict], cases: Sequence[CaseRecord]) -> list[Verdict]:
-    """Add what a run measured for claims that name one of its configurations.
-
-    Args:
-        verdicts: the verdicts.
-        cases: finished cases of a run; those that failed count for nothing.
-    """
-    done = [case for case in cases if case.status == "ok"]
-    added = []
-    for verdict in verdicts:
-        measure = _MEASURES.get(verdict.claim.quantity)
-        values = [measure(case) for case in done if measure and _same(verdict.claim, case)]
-        known = [value for value in values if value is not None]
-        added.append(replace(verdict, measured=known[0]) if known else verdict)
-    return added
-
-
-def _same(claim: Claim, record: CaseRecord) -> bool:
-    """Every field that the claim states is the case's; fields it leaves open match anything."""
-    case = record.case
-    own = {
-        "tuning": case.tuning, "precision": case.precision, "micro_batch": case.micro_batch_size,
-        "seq_len": case.seq_len, "zero_stage": case.zero_stage or 0, "gpus": record.world_size,
-        "tp": case.tp_size, "pp": case.pp_size, "lora_rank": case.lora_rank,
-        "gradient_checkpointing": "yes" if case.gradient_checkpointing else "no",
-    }  # fmt: skip
-    wanted = claim.fields.get("model", "").rsplit("/", 1)[-1].lower()
-    if not wanted or case.model.rsplit("/", 1)[-1].lower().removesuffix("-instruct") != wanted:
-        return False
-    return all(own[name] == value for name, value in claim.fields.items() if name in own)
-
-
-def _peak(record: CaseRecord) -> float | None:
-    meters = [
-        phase.allocated_peak_bytes for rank in record.ranks for phase in rank.memory.values()
-        if phase.allocated_peak_bytes is not None
-    ]  # fmt: skip
-    return max(meters, default=None)
-
-
-_MEASURES: dict[str, Callable[[CaseRecord], float | None]] = {
-    "peak_memory": _peak,
-    "samples_per_s": lambda r: r.timed.samples / r.timed.window_s if r.timed else None,
-    "trainable_parameters": lambda r: r.parameters.trainable if r.parameters else None,
-    "parameters": lambda r: r.parameters.base if r.parameters else None,
-    "checkpoint": lambda r: r.checkpoint.export_bytes if r.checkpoint else None,
-}
-"""Quantities that a run measures, by claim."""

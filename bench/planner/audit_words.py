@@ -20,6 +20,13 @@ WORDS: dict[str, dict[str, str]] = {
         "why.off": "{difference} ({formula})", "why.nothing": "nothing of the kind exists ({formula})",
         "summary": "{n} claims: {counts}.",
         "meters": "Bytes are live tensors of the fullest rank at its peak, without context and fragmentation; GB = 10⁹.",
+        "measured_some": "Measured: {n} claims are about configurations of run {run} (suite {suite}, {device}). A measured peak is the fullest rank's, allocated on a GPU and the tally on CPU; a range spans the cases named.",
+        "measured_none": "No claim matches a measurement of run {run} (suite {suite}, {device}): the claims are about {models}.",
+        "others": "Without a measurement: {quantity} whose quantity no run measures, {case} whose configuration no finished case has (a stated sequence length takes samples filled to it), {value} whose cases lack the value.",
+        "n_cases": "{n} cases",
+        "unmeasured.run": "no run was given", "unmeasured.quantity": "a run does not measure this quantity",
+        "unmeasured.case": "no finished case has this configuration; a stated sequence length takes samples filled to it",
+        "unmeasured.value": "the cases of this configuration lack the value",
     },
     "zh": {
         "title": "断言审计", "id": "编号", "statement": "断言", "stated": "文档数值", "formula": "公式", "measured": "实测",
@@ -34,6 +41,13 @@ WORDS: dict[str, dict[str, str]] = {
         "why.off": "{difference}（{formula}）", "why.nothing": "此项并不存在（{formula}）",
         "summary": "共 {n} 条断言：{counts}。",
         "meters": "字节数为峰值时占用最多的 rank 上的存活张量，不含上下文与碎片；GB = 10⁹。",
+        "measured_some": "实测：{n} 条断言所述配置在运行 {run}（套件 {suite}，{device}）中测过。实测峰值取最满 rank，GPU 上为已分配，CPU 上为张量统计；范围涵盖所列用例。",
+        "measured_none": "没有断言与运行 {run}（套件 {suite}，{device}）的实测相符：断言所述模型为 {models}。",
+        "others": "没有实测的断言：{quantity} 条的量不由运行测量，{case} 条的配置没有成功的用例（写明序列长度的断言需要填满样本的用例），{value} 条的用例缺少该数值。",
+        "n_cases": "{n} 个用例",
+        "unmeasured.run": "没有给出运行", "unmeasured.quantity": "运行不测量这个量",
+        "unmeasured.case": "没有成功的用例具有该配置；写明序列长度的断言需要填满样本的用例",
+        "unmeasured.value": "具有该配置的用例缺少该数值",
     },
 }  # fmt: skip
 

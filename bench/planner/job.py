@@ -134,6 +134,16 @@ class Job:
 _ATTENTION = {"sdpa": "flash", "flash_attention_2": "flash", "eager": "eager"}
 
 
+def attention_kernel(case: Case) -> str:
+    """`flash` or `eager`, by what a kernel keeps in memory."""
+    return _ATTENTION[case.attention]
+
+
+def has_masters(case: Case) -> bool:
+    """Whether the optimizer steps fp32 copies: in half precision, and in fp32 where ZeRO 1–3 clone partitions."""
+    return case.precision != "fp32" or (case.engine == "deepspeed" and case.zero_stage != 0)
+
+
 def job_of(case: Case, world_size: int, shape: ModelShape, config: Mapping[str, Any] | None = None) -> Job:
     """Translate a case as the suite's worker runs it.
 
@@ -150,18 +160,17 @@ def job_of(case: Case, world_size: int, shape: ModelShape, config: Mapping[str, 
     if case.engine == "deepspeed" and config is None:
         config = resolve(case, world_size)
     element = HALF if half else FULL
-    cloned = half or (case.engine == "deepspeed" and case.zero_stage != 0)
     return Job(
         shape=shape, tuning=case.tuning, micro_batch=case.micro_batch_size, seq_len=case.seq_len,
         engine="ddp" if case.engine == "ddp" else "zero", zero_stage=case.zero_stage or 0,
         world_size=world_size, tp=case.tp_size, pp=case.pp_size, sp=case.sp_size,
         accumulation=case.accumulation_steps(world_size),
-        gradient_checkpointing=case.gradient_checkpointing, attention=_ATTENTION[case.attention],
+        gradient_checkpointing=case.gradient_checkpointing, attention=attention_kernel(case),
         optimizer="fused" if case.optimizer == "adamw_fused" else "plain",
         offload_optimizer=case.offload_optimizer == "cpu",
         precision=Precision(
             compute=element, weights=element, gradients=element, adapters=element,
-            master=FULL if cloned else 0,
+            master=FULL if has_masters(case) else 0,
         ),
         lora_rank=case.lora_rank or 0, lora_dropout=case.lora_dropout or 0.0,
         targets=case.target_modules or (), zero=ZeroOptions.read(config or {}),

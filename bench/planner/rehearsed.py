@@ -13,16 +13,16 @@ from bench.planner.memory import RankMemory
 from bench.planner.meters import available_bytes, communicators, predict_meters
 from bench.planner.plan import CasePlan
 from bench.planner.states import partition_overhang
-from bench.records.schema import MemoryPass
+from bench.records.memory import MemoryPass
 from bench.units import gib
 
 NOTICED = 0.03
 """Relative difference of the peaks from which on a component is named."""
 DASH = "—"
 UNSEEN = (
-    "A rehearsal counts tensors. CUDA context, NCCL, cuBLAS workspace and the share of the device that can be filled are "
-    "added as in the plan. Flash attention's fp32 accumulator of the query's gradient lives inside a kernel: it is in "
-    "the upper bound alone. Every sample has seq_len tokens."
+    "A rehearsal counts tensors. CUDA context, NCCL, cuBLAS workspace and the share of the device that can be filled "
+    "are added as in the plan. Flash attention's fp32 accumulator of the query's gradient lives inside a kernel: it is "
+    "in the upper bound alone. Every sample has seq_len tokens."
 )
 
 

@@ -36,8 +36,13 @@ class Verdict:
     """Values for the phrase: numbers in the claim's unit, names of fields."""
     reference: tuple[float, float] | None = None
     """Formula's value, or its range over what the claim leaves open, in bytes, counts or plain numbers."""
-    measured: float | None = None
-    """Same unit, from a run."""
+    measured: tuple[float, float] | None = None
+    """Least and most that cases of this configuration measured, in the same unit."""
+    measured_by: tuple[str, ...] = ()
+    """These cases."""
+    unmeasured: str | None = "run"
+    """Why nothing is measured: no `run` was given, none measures the `quantity`, no finished `case` has the
+    configuration, or those that have lack the `value`."""
 
 
 def judge(claim: Claim) -> Verdict:

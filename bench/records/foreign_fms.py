@@ -49,8 +49,8 @@ def _fields(row: Row) -> dict[str, Any]:
 
 def _missing() -> dict[str, str]:
     groups = (
-        "model", "parameters", "data", "grad_norms", "evaluation", "checkpoint", "outside_steps_s", "started_at",
-        "timed.data_wait_s", "timed.padded_tokens", "timed.loss_tokens", "case.data", "case.optimizer",
+        "model", "parameters", "data", "plan", "grad_norms", "evaluation", "checkpoint", "outside_steps_s",
+        "started_at", "timed.data_wait_s", "timed.padded_tokens", "timed.loss_tokens", "case.data", "case.optimizer",
     )  # fmt: skip
     return dict.fromkeys(groups, _NOT_THERE) | {
         "losses": "the source gives the mean over the run only",

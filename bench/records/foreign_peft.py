@@ -40,6 +40,7 @@ def _fields(raw: dict[str, Any], info: dict[str, Any], config: dict[str, Any], p
     error = info.get("error_msg") or ""
     missing = {
         "model": _NOT_THERE, "data": "the source gives the data sets' revisions only", "grad_norms": _NOT_THERE,
+        "plan": _NOT_THERE,
         "losses": "the source gives means over many steps only", "outside_steps_s": _NOT_THERE,
         "case.optimizer": f"the source ran {config['optimizer_type']} with torch's default kernel",
     }  # fmt: skip

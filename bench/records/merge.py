@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pandas as pd
 
 from bench.errors import RecordError
 from bench.records.folder import case_folder, write_atomic, write_record
+from bench.records.planned import PlanRecord
 from bench.records.schema import CaseRecord, CheckpointFacts, Evaluation, RankRecord, Status, Timed
 from bench.spec.case import Case
 
@@ -34,6 +35,10 @@ class CaseEnd:
     started_at: str
     wall_s: float
     remarks: list[str]
+    plan: PlanRecord | None = None
+    """What was predicted for the case."""
+    unplanned: dict[str, str] = field(default_factory=dict)
+    """Why parts of the prediction are null, by the names of `CaseRecord.missing`."""
 
 
 def merge_case(end: CaseEnd, files: Path | None) -> tuple[CaseRecord, pd.DataFrame, pd.DataFrame]:
@@ -68,9 +73,10 @@ def merge_case(end: CaseEnd, files: Path | None) -> tuple[CaseRecord, pd.DataFra
         remarks=end.remarks + _seen(end.case, ranks),
         model=first.get("model"), parameters=first.get("parameters"), data=first.get("data"), timed=timed,
         losses=_losses(steps) if complete else [], grad_norms=_grad_norms(steps),
-        evaluation=_evaluations(scores, first), checkpoint=_checkpoint(facts), ranks=ranks, missing={},
+        evaluation=_evaluations(scores, first), checkpoint=_checkpoint(facts), ranks=ranks, plan=end.plan,
+        missing={},
     )  # fmt: skip
-    record.missing = _missing(record, first)
+    record.missing = _missing(record, first) | end.unplanned
     return record, steps, scores
 
 
@@ -235,9 +241,9 @@ def _missing(record: CaseRecord, facts: dict[str, Any]) -> dict[str, str]:
     """Why fields are empty."""
     ended = f"the case ended {record.status}" + (f" ({record.reason})" if record.reason else "")
     missing: dict[str, str] = {}
-    for field in ("model", "parameters", "data", "timed"):
-        if getattr(record, field) is None:
-            missing[field] = ended
+    for name in ("model", "parameters", "data", "timed"):
+        if getattr(record, name) is None:
+            missing[name] = ended
     if not record.losses:
         missing["losses"] = ended
     elif None in record.losses:

@@ -14,7 +14,16 @@ from bench.errors import RecordError
 from bench.records.schema import SCHEMA_VERSION
 
 Raw = dict[str, Any]
-STEPS: dict[int, Callable[[Raw], Raw]] = {}
+
+
+def _without_plan(raw: Raw) -> Raw:
+    """1 → 2: cases store their prediction; older ones have none. `run.json` did not change."""
+    if "case" not in raw or not isinstance(raw.get("missing"), dict):
+        return raw
+    return raw | {"plan": None, "missing": raw["missing"] | {"plan": "recorded before cases stored their prediction"}}
+
+
+STEPS: dict[int, Callable[[Raw], Raw]] = {1: _without_plan}
 """Version → function that brings a record of that version to the next one."""
 
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
+from bench.records.base import Record
+from bench.records.memory import MemoryPass, PhaseMemory, Shards
+from bench.records.planned import PlanRecord
 from bench.spec.case import Case
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 Status = Literal["ok", "oom", "timeout", "crashed", "unsupported", "skipped"]
-
-
-class Record(BaseModel):
-    """Base of every stored structure: strict about names, never NaN or infinity."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Environment(Record):
@@ -47,7 +44,7 @@ class Environment(Record):
     commit: str | None
     dirty: bool | None
     """Uncommitted changes in the project's checkout."""
-    variables: dict[str, str] = {}
+    variables: dict[str, str] = Field(default_factory=dict)
     """Environment variables that change speed or numerics (NCCL_*, OMP_*, PYTORCH_* …)."""
 
 
@@ -82,60 +79,6 @@ class RunRecord(Record):
     environment: Environment
 
 
-class PhaseMemory(Record):
-    """Peaks of one rank in one phase, by meter. Which meter a table shows, it names."""
-
-    allocated_peak_bytes: int | None
-    """torch's allocator, tensors in use; null on CPU."""
-    reserved_peak_bytes: int | None
-    """torch's allocator, taken from the driver; null on CPU."""
-    device_used_bytes: int | None
-    """Driver's view of the device at the phase's end, other processes included; null on CPU."""
-    resident_peak_bytes: int | None
-    """Peak resident set of the process; says little below 100 MB."""
-
-
-class TallyPhase(Record):
-    """Live tensor bytes of one rank at the highest point of one phase, by category."""
-
-    peak_bytes: int
-    by_category: dict[str, int]
-    """weights, gradients, master_weights, optimizer_state, activations, logits, gathered, buckets,
-    batch, temporaries, other; they sum to `peak_bytes`."""
-
-
-class MemoryPass(Record):
-    """The traced steps of one rank: where the bytes are at each phase's peak."""
-
-    status: Literal["ok", "oom", "crashed", "skipped"]
-    reason: str | None = None
-    phases: dict[str, TallyPhase] = {}
-    """forward, backward, step; `steady` is what lives between two steps."""
-    peak_bytes: int | None = None
-    """Highest point over all phases."""
-    counter_peak_bytes: int | None = None
-    """The allocator's own peak in the timed pass; null on CPU."""
-    flagged: str | None = None
-    """Set where tally and counter differ by more than 1 %."""
-
-
-class Shards(Record):
-    """What one rank really holds, counted from the engine's own tensors."""
-
-    weight_elements: int
-    """Elements of model parameters stored here between steps."""
-    trainable_elements: int
-    """Of these, trainable ones."""
-    optimizer_elements: int
-    """Elements of master weights and moments stepped by this rank's optimizer (weights counted once)."""
-    optimizer_state_bytes: int
-    """Bytes of master weights and optimizer state held by this rank, wherever they live."""
-    part_elements: int | None = None
-    """Elements of this rank's part of the model (its stage's tensor shards) before ZeRO shards them."""
-    part_trainable_elements: int | None = None
-    """Of these, trainable ones."""
-
-
 class PipelineTime(Record):
     """What a pipeline stage did over the timed steps; the bubble is what the longest schedule has besides."""
 
@@ -156,7 +99,7 @@ class RankRecord(Record):
     phases_s: dict[str, float]
     """Wall seconds by phase, in order: start, build, engine, data, evaluate_before, first_step,
     warmup, timed, evaluate_after, export, save, load, memory_pass …"""
-    memory: dict[str, PhaseMemory] = {}
+    memory: dict[str, PhaseMemory] = Field(default_factory=dict)
     """Peaks by phase."""
     memory_pass: MemoryPass | None = None
     shards: Shards | None = None
@@ -320,5 +263,7 @@ class CaseRecord(Record):
     evaluation: dict[Literal["before", "after"], Evaluation]
     checkpoint: CheckpointFacts | None
     ranks: list[RankRecord]
+    plan: PlanRecord | None = None
+    """What the closed form predicted before the case started."""
     missing: dict[str, str]
     """Field → why it is null or empty."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from bench.report import cases, facts, headline, memory
+from bench.report import cases, facts, headline, memory, planned
 from bench.report.markdown import code, image, inline
 from bench.report.source import Results
 from bench.report.words import Words
@@ -27,6 +27,7 @@ def render(results: Results, words: Words, figures: Mapping[str, str | None]) ->
         *_section(words("h_headline"), headline.section(results, words)),
         *_section(words("h_cases"), cases.all_cases(results, words), *(pictures[n] for n in FIGURES[1:])),
         *_section(words("h_memory"), memory.section(results, words), pictures["memory"]),
+        *_section(words("h_plan"), planned.section(results, words)),
         *_section(words("h_phases"), cases.phases(results, words)),
         *_section(words("h_checkpoints"), cases.checkpoints(results, words)),
         *_section(words("h_failures"), facts.failures(results, words)),

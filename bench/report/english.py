@@ -18,6 +18,7 @@ ENGLISH: dict[str, str] = {
     "h_headline": "Full fine-tuning and LoRA",
     "h_cases": "All cases",
     "h_memory": "Memory of every rank",
+    "h_plan": "Predicted and measured",
     "h_phases": "Where the time goes",
     "h_checkpoints": "Checkpoints",
     "h_failures": "Failures",
@@ -100,6 +101,7 @@ ENGLISH: dict[str, str] = {
     "lack_meter": "the ranks have no such meter",
     "lack_losses": "no losses were recorded",
     "lack_phases_s": "no phases were recorded",
+    "lack_plan": "no prediction was recorded",
     "lack_other": "not recorded",
     # Memory
     "meter_allocated": "*allocated*: highest bytes of live tensors in torch's allocator during the training steps.",
@@ -138,6 +140,25 @@ ENGLISH: dict[str, str] = {
     "category_batch": "batch",
     "category_temporaries": "temporaries",
     "category_other": "other",
+    # Predicted and measured
+    "plan_intro": "What the closed form of `bench plan` expected of the fullest rank before the case started, beside "
+    "what was measured. The error is the prediction relative to the measurement. Beyond 5 % the component "
+    "that differs most is named, as predicted / measured at the highest point of each; the measured side is the tally.",
+    "planned_peak": "predicted peak (low–high)",
+    "measured_peak": "measured peak",
+    "plan_error": "error",
+    "differs_most": "differs most (predicted / measured)",
+    "plan_close": "within 5 %",
+    "device_not_split": "the driver's view is not split into components",
+    "plan_extrapolated": "extrapolated: {what}",
+    "plan_upper_bound": "An upper bound: planned with every sample of seq_len = {seq_len} tokens",
+    "plan_lower_bound": "A lower bound: planned with every sample of seq_len = {seq_len} tokens",
+    "plan_lengths": ", while these have {mean} on average and {longest} at most",
+    "other_stage": "predicted for pipeline stage {planned}, measured on stage {measured}",
+    "no_planned_speed": "Neither fit nor samples/s was predicted: {reason}.",
+    "planned_fit": "expected to fit",
+    "planned_lack": "no, lacks {lack}",
+    "planned_speed": "samples/s, predicted",
     # Phases and checkpoints
     "phases_intro": "Seconds of the slowest rank in each phase; they need not add up to the case's wall "
     "time, which runs from the first process started to the last one gone.",

@@ -7,12 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analysis import derive
+from bench.analysis import derive, predicted
 from bench.errors import RecordError
-from bench.records.schema import CaseRecord, RankRecord, Record
+from bench.records.base import Record
+from bench.records.schema import CaseRecord, RankRecord
 from bench.report.source import Results, Slot
 
 _DATA_UNITS = {name: f"{name}_tokens" for name in ("length_mean", "length_p50", "length_p95", "length_max")}
+_PLAN_UNITS = {"speed_uncertainty": "speed_uncertainty_share"}
 _LOSS_SUMS = {"loss_sum": "loss_sum_nats", "reload_loss": "reload_loss_nats", "trained_loss": "trained_loss_nats"}
 
 
@@ -39,7 +41,7 @@ def _summary_row(results: Results, slot: Slot) -> dict[str, Any]:
         "started_at": record.started_at, "wall_s": record.wall_s,
     }  # fmt: skip
     row |= {q.column: q.value(record) for q in derive.QUANTITIES.values()}
-    row |= _evaluation_columns(record) | _rank_columns(record) | _raw_columns(record)
+    row |= _evaluation_columns(record) | _rank_columns(record) | _plan_columns(record) | _raw_columns(record)
     row |= {f"phase_{name}_s": seconds for name, seconds in record.phases_s.items()}
     row |= {f"case_{name}": _flat(value) for name, value in record.case if name != "id"}
     row["remarks"] = " ".join(record.remarks) or None
@@ -66,6 +68,27 @@ def _rank_columns(record: CaseRecord) -> dict[str, Any]:
         columns[f"fullest_rank_{meter}"] = derive.fullest_rank(record, meter)
         columns[f"peak_{meter}_spread_ratio"] = derive.peak_spread(record, meter)
     return columns
+
+
+def _plan_columns(record: CaseRecord) -> dict[str, Any]:
+    """The prediction and its relative errors; `plan_is_bound`: samples may be shorter than planned."""
+    columns: dict[str, Any] = {"plan_is_bound": predicted.is_bound(record) if record.plan else None}
+    for meter in predicted.METERS:
+        bounds = record.plan.meters.get(meter) if record.plan and record.plan.meters else None
+        columns |= {
+            f"plan_peak_{meter}_bytes": predicted.planned_peak_bytes(record, meter),
+            f"plan_peak_{meter}_low_bytes": bounds.low if bounds else None,
+            f"plan_peak_{meter}_high_bytes": bounds.high if bounds else None,
+            f"plan_peak_{meter}_error_share": predicted.peak_error(record, meter),
+        }  # fmt: skip
+    found = predicted.largest_difference(record)
+    return columns | {
+        "plan_samples_per_s_error_share": predicted.speed_error(record),
+        "plan_differs_most": found.category if found else None,
+        "plan_differs_most_planned_bytes": found.planned_bytes if found else None,
+        "plan_differs_most_measured_bytes": found.measured_bytes if found else None,
+        **_prefixed("plan", record.plan, _PLAN_UNITS),
+    }
 
 
 def _raw_columns(record: CaseRecord) -> dict[str, Any]:

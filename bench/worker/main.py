@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from bench import jobfolder
 from bench.records.folder import dump_json, write_atomic
-from bench.records.schema import MemoryPass
+from bench.records.memory import MemoryPass
 from bench.spec import ds_config
 from bench.spec.case import Case
 from bench.spec.paths import local_path

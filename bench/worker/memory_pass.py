@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.records.schema import MemoryPass
+from bench.records.memory import MemoryPass
 from bench.spec.case import Case
 from bench.worker.batches import Feed
 from bench.worker.engines.protocol import Engine

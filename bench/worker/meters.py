@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from bench.records.schema import PhaseMemory
+from bench.records.memory import PhaseMemory
 from bench.worker.device import Device
 
 _STATUS = Path("/proc/self/status")

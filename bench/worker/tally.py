@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from bench.records.schema import TallyPhase
+from bench.records.memory import TallyPhase
 
 HOST = "host"
 """In the memory of the host: shown, but in no total. Told apart in rehearsals alone, where both are one device."""

@@ -17,21 +17,19 @@ import pandas as pd
 
 from bench.records.columns import EVAL_COLUMNS, STEP_COLUMNS
 from bench.records.folder import case_folder, write_record
+from bench.records.memory import MemoryPass, PhaseMemory, Shards, TallyPhase
+from bench.records.planned import MeterRange, PlanRecord
 from bench.records.schema import (
     CaseRecord,
     CheckpointFacts,
     DataFacts,
     Environment,
     Evaluation,
-    MemoryPass,
     ModelDims,
     Parameters,
-    PhaseMemory,
     RankRecord,
     RunRecord,
-    Shards,
     Status,
-    TallyPhase,
     Timed,
 )  # fmt: skip
 from bench.spec.case import Case
@@ -114,6 +112,28 @@ def make_rank(case: Case, rank: int, gpu: bool = False, step_s: float = 0.1, sca
         ),
         window_s=window, outside_engine_s=window * 0.01, skipped_steps=0,
     )  # fmt: skip
+
+
+def make_plan(gpu: bool = False, scale: float = 1.0, **fields: Any) -> PlanRecord:
+    """A prediction that names `scale` times what `make_rank` measures for full fine-tuning, on a rank 0."""
+    size = scale * 1.1 * (1000 if gpu else 1)
+    split = {"weights": 16, "gradients": 16, "master_weights": 8, "optimizer_state": 16, "activations": 12.25}
+    parts = {name: int(mib * MIB * size) for name, mib in (split | {"logits": 3, "buckets": 1}).items()}
+    total = sum(parts.values())
+    steady = TallyPhase(peak_bytes=parts["weights"], by_category={"weights": parts["weights"]})
+    meters = {"allocated": 1.0, "reserved": 1.2, "device": 1.21} if gpu else {}
+    values = {
+        "gpu": "A100-SXM4-80GB" if gpu else None, "fits": True if gpu else None,
+        "shortfall_bytes": 0 if gpu else None, "stage": 0,
+        "phases": {"forward": TallyPhase(peak_bytes=total, by_category=parts), "backward": steady, "step": steady},
+        "host_bytes": 0,
+        "meters": {
+            name: MeterRange(low=int(total * k * 0.95), expected=int(total * k), high=int(total * k * 1.05))
+            for name, k in meters.items()
+        } or None,
+        "samples_per_s": 80.0 if gpu else None, "speed_uncertainty": 0.15 if gpu else None, "extrapolated": None,
+    }  # fmt: skip
+    return PlanRecord(**{**values, **fields})
 
 
 def _phases(case: Case, step_s: float) -> dict[str, float]:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.records.schema import Shards
+from bench.records.memory import Shards
 from bench.spec.case import Case
 from bench.worker.batches import Batch
 from bench.worker.device import Device

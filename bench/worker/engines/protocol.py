@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from bench.records.schema import PipelineTime, Shards
+from bench.records.memory import Shards
+from bench.records.schema import PipelineTime
 from bench.spec.case import Case
 from bench.worker.batches import Batch
 from bench.worker.device import Device

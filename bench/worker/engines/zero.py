@@ -11,7 +11,7 @@ import deepspeed
 import torch
 from torch import nn
 
-from bench.records.schema import Shards
+from bench.records.memory import Shards
 from bench.spec.case import Case
 from bench.worker.batches import Batch
 from bench.worker.device import Device

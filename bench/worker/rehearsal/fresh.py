@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.errors import BenchError
 from bench.records.folder import write_atomic
-from bench.records.schema import MemoryPass
+from bench.records.memory import MemoryPass
 from bench.spec.case import Case
 
 _PLAYED = "bench.worker.rehearsal.play"

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from bench.records.schema import MemoryPass
+from bench.records.memory import MemoryPass
 from bench.spec import ds_config
 from bench.spec.case import Case
 from bench.spec.models import shape_of

@@ -81,7 +81,7 @@ def agree_on_traces() -> None:
 def pretend_all_reduce(ddp: nn.parallel.DistributedDataParallel) -> None:
     """Let DDP take its own buckets for reduced, and keep them: the order of arrival is agreed upon with data."""
 
-    def reduced(_, bucket):  # noqa: ANN001, ANN202 - DDP wants its own types there, or none
+    def reduced(_, bucket):
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from bench.__main__ import main
 from bench.records.folder import case_folder
+from bench.records.schema import SCHEMA_VERSION
 from bench.report.compare_words import WORDS
 from bench.spec.paths import ROOT
 from tests.unit.analysis.test_compare import folder
@@ -93,7 +94,7 @@ def test_mistakes_are_one_sentence_and_code_2(sides, tmp_path, arguments, text):
 def test_an_unknown_schema_version_is_refused_by_name(sides, tmp_path):
     bad = folder(tmp_path / "bad", 1)
     path = case_folder(bad, "full-z2", 1) / "case.json"
-    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 99'))
+    path.write_text(path.read_text().replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 99'))
     result = run(sides[0], bad, "--out", tmp_path / "o")
     assert result.exit_code == 2 and "schema_version 99" in result.output
 

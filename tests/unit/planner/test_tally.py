@@ -12,7 +12,8 @@ import pytest
 
 from bench.planner.job import job_of
 from bench.planner.memory import fullest
-from bench.spec.models import ModelShape
+from bench.spec.models import ModelShape, shape_of
+from bench.spec.suite import load_suite
 from tests.unit.planner.jobs import case
 
 SHAPE = ModelShape("recorded", 256, 4, 4, 2, 64, 640, 1000, False, True, False, "test")
@@ -59,3 +60,18 @@ def test_peak_of_the_worker(stage: int, tuning: str, checkpointing: bool, precis
         ds_overrides=OVERRIDES[stage], global_batch_size=8, seq_len=256, optimizer="adamw",
     )  # fmt: skip
     assert fullest(job_of(recorded, 8, SHAPE)).peak.total == pytest.approx(peak, rel=0.05)
+
+
+ACCUMULATED = [
+    ("full-zero2", 1, False, 33583584), ("lora-zero2", 1, False, 25093596), ("full-zero2", 1, True, 21967840),
+    ("full-zero2", 2, False, 30467424), ("lora-zero2", 2, False, 22937948), ("full-zero2", 2, True, 18851680),
+    ("lora-zero2", 2, True, 12176220),
+]  # fmt: skip
+"""Case of `tiny` on two ranks with filled samples and two micro-batches a step, ZeRO stage, checkpointing, peak."""
+
+
+@pytest.mark.parametrize(("case_id", "stage", "checkpointing", "peak"), ACCUMULATED)
+def test_buckets_between_micro_batches(case_id: str, stage: int, checkpointing: bool, peak: int) -> None:
+    case = next(c for c in load_suite("tiny").cases if c.id == case_id)
+    changed = case.model_copy(update={"zero_stage": stage, "gradient_checkpointing": checkpointing})
+    assert fullest(job_of(changed, 2, shape_of(case.model))).peak.total == pytest.approx(peak, rel=0.01)
