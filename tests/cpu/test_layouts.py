@@ -29,6 +29,18 @@ FULL, LORA = {"tuning": "full"}, {"tuning": "lora"}
 CHECKPOINTING = {"gradient_checkpointing": True}
 QWEN3 = {"model": "qwen3", "weights": "random"}
 """Query and key norms, tied embeddings."""
+LLAMA = {"model": "llama", "weights": "random"}
+"""No biases, untied head; MLP and vocabulary of odd width, so that tensor shards differ in size."""
+CONFIGS = {
+    "qwen3": {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 24, "attention_bias": False,
+        "tie_word_embeddings": True,
+    },
+    "llama": {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "mlp_bias": False,
+        "intermediate_size": 383, "vocab_size": 1281,
+    },
+}  # fmt: skip
 
 # What a launch of so many ranks runs in the default set, and launches of the slow one besides.
 DEFAULT: dict[int, dict[str, dict]] = {
@@ -67,6 +79,20 @@ SLOW: dict[str, tuple[int, dict[str, dict]]] = {
         "lora-z1-sp2": LORA | Z1 | SP2,
         "lora-z2-sp2": LORA | Z2 | SP2,
         "qwen3-full-z3-sp2": QWEN3 | FULL | Z3 | SP2,
+    }),
+    "llama-2": (2, {
+        "llama-full-z1-tp2": LLAMA | FULL | Z1 | TP2,
+        "llama-full-z3-tp2": LLAMA | FULL | Z3 | TP2,
+        "llama-lora-z2-tp2": LLAMA | LORA | Z2 | TP2 | CHECKPOINTING,
+        "llama-full-z1-pp2": LLAMA | FULL | Z1 | PP2,
+        "llama-lora-z1-pp2": LLAMA | LORA | Z1 | PP2,
+        "llama-full-z3-pp2": LLAMA | FULL | Z3 | PP2 | CHECKPOINTING,
+    }),
+    "llama-4": (4, {
+        "llama-full-z1-tp2-pp2": LLAMA | FULL | Z1 | TP2 | PP2,
+        "llama-lora-z3-tp4": LLAMA | LORA | Z3 | TP4,
+        "llama-lora-z3-tp2-pp2": LLAMA | LORA | Z3 | TP2 | PP2,
+        "llama-full-z3-pp2-dp2": LLAMA | FULL | Z3 | PP2,
     }),
     "tensor-4": (4, {
         "full-z1-tp2-dp2": FULL | Z1 | TP2,
@@ -110,25 +136,25 @@ SLOW: dict[str, tuple[int, dict[str, dict]]] = {
 
 
 @pytest.fixture(scope="module")
-def qwen3(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny Qwen3: the tokenizer of the tiny model and a config, for seeded random weights."""
-    folder = tmp_path_factory.mktemp("qwen3")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(TINY_FOLDER / name, folder / name)
-    config = json.loads((TINY_FOLDER / "config.json").read_text())
-    config |= {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 24, "attention_bias": False,
-        "tie_word_embeddings": True,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    return str(folder)
+def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of tiny models by family: the tokenizer of the tiny model and a config, for seeded random weights."""
+    base = json.loads((TINY_FOLDER / "config.json").read_text())
+    folders = {}
+    for family, fields in CONFIGS.items():
+        folder = tmp_path_factory.mktemp(family)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(TINY_FOLDER / name, folder / name)
+        (folder / "config.json").write_text(json.dumps(base | fields))
+        folders[family] = str(folder)
+    return folders
 
 
-def layout_suite(path: Path, world_size: int, layouts: dict[str, dict], qwen3: str) -> Path:
+def layout_suite(path: Path, world_size: int, layouts: dict[str, dict], families: dict[str, str]) -> Path:
     """A suite whose cases all accumulate twice at least, over the same global batch."""
     cases = []
     for name, fields in layouts.items():
-        fields = {**fields, "model": qwen3} if fields.get("model") == "qwen3" else fields
+        model = fields.get("model")
+        fields = {**fields, "model": families[model]} if model else fields
         replica = fields.get("tp_size", 1) * fields.get("pp_size", 1) * fields.get("sp_size", 1)
         accumulation = fields.get("pp_size", 1) * 2
         micro = 16 * replica // (accumulation * world_size)
@@ -149,9 +175,9 @@ def reference(case: Case) -> tuple[list[float], list[float], float]:
     return _references[key]
 
 
-def run_layouts(launch, folder: Path, world_size: int, layouts: dict[str, dict], qwen3: str) -> None:
+def run_layouts(launch, folder: Path, world_size: int, layouts: dict[str, dict], families: dict[str, str]) -> None:
     """Launch the layouts and compare each with its reference."""
-    path = layout_suite(folder / "layouts.yaml", world_size, layouts, qwen3)
+    path = layout_suite(folder / "layouts.yaml", world_size, layouts, families)
     done = launch(world_size, path)
     assert done.code == 0 and done.run.complete, done.output
     assert set(done.cases) == {case.id for case in load_suite(str(path)).cases}
@@ -165,14 +191,14 @@ def run_layouts(launch, folder: Path, world_size: int, layouts: dict[str, dict],
 
 
 @pytest.mark.parametrize("world_size", DEFAULT)
-def test_layouts(launch, tmp_path: Path, qwen3: str, world_size: int) -> None:
-    run_layouts(launch, tmp_path, world_size, DEFAULT[world_size], qwen3)
+def test_layouts(launch, tmp_path: Path, families: dict[str, str], world_size: int) -> None:
+    run_layouts(launch, tmp_path, world_size, DEFAULT[world_size], families)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", SLOW)
-def test_more_layouts(launch, tmp_path: Path, qwen3: str, group: str) -> None:
-    run_layouts(launch, tmp_path, SLOW[group][0], SLOW[group][1], qwen3)
+def test_more_layouts(launch, tmp_path: Path, families: dict[str, str], group: str) -> None:
+    run_layouts(launch, tmp_path, SLOW[group][0], SLOW[group][1], families)
 
 
 def check_equality(record: CaseRecord) -> None:
