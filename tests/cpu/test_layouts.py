@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from bench.records.schema import CaseRecord
-from bench.spec.case import Case
+from bench.records.folder import case_folder
 from bench.spec.paths import ROOT
 from bench.spec.suite import load_suite
 
 from .conftest import write_suite
-from .test_parity import plain_training
+from .layout_checks import check_counts, check_equality, check_memory, check_same_accuracy, check_shards, check_updates
 
 TINY_FOLDER = ROOT / "bench/assets/tiny"
 SIZES = {
     "global_batch_size": 16, "steps": 6, "warmup_steps": 1, "lr_schedule": "cosine", "lr_warmup_steps": 2,
     "weight_decay": 0.05, "max_grad_norm": 0.5, "eval_samples": 11, "eval_batch_size": 3, "memory_steps": 1,
-    "lora_rank": 4,
+    "lora_rank": 4, "keep_checkpoint": True,
 }  # fmt: skip
 TP2, TP4, PP2, PP4, SP2, SP4 = ({axis: n} for axis in ("tp_size", "pp_size", "sp_size") for n in (2, 4))
 Z1, Z2, Z3 = ({"zero_stage": stage} for stage in (1, 2, 3))
 FULL, LORA = {"tuning": "full"}, {"tuning": "lora"}
+DDP = {"engine": "ddp"}
 CHECKPOINTING = {"gradient_checkpointing": True}
+BF16 = {"precision": "bf16"}
 QWEN3 = {"model": "qwen3", "weights": "random"}
 """Query and key norms, tied embeddings."""
 LLAMA = {"model": "llama", "weights": "random"}
@@ -49,11 +49,13 @@ DEFAULT: dict[int, dict[str, dict]] = {
         "qwen3-full-z3-tp2": QWEN3 | FULL | Z3 | TP2,
         "qwen3-full-z1-pp2": QWEN3 | FULL | Z1 | PP2,
         "lora-z3-sp2": LORA | Z3 | SP2,
+        "bf16-full-z1-tp2": BF16 | FULL | Z1 | TP2,
     },
     4: {
         "lora-z3-tp2-dp2": LORA | Z3 | TP2 | CHECKPOINTING,
         "lora-z1-tp2-pp2": LORA | Z1 | TP2 | PP2 | CHECKPOINTING,
         "full-z3-pp4": FULL | Z3 | PP4,
+        "bf16-lora-z3-pp2-dp2": BF16 | LORA | Z3 | PP2,
     },
 }
 SLOW: dict[str, tuple[int, dict[str, dict]]] = {
@@ -93,6 +95,34 @@ SLOW: dict[str, tuple[int, dict[str, dict]]] = {
         "llama-lora-z3-tp4": LLAMA | LORA | Z3 | TP4,
         "llama-lora-z3-tp2-pp2": LLAMA | LORA | Z3 | TP2 | PP2,
         "llama-full-z3-pp2-dp2": LLAMA | FULL | Z3 | PP2,
+    }),
+    "bf16-data-2": (2, {
+        "bf16-full-ddp": BF16 | FULL | DDP,
+        "bf16-full-z1": BF16 | FULL | Z1,
+        "bf16-full-z2": BF16 | FULL | Z2,
+        "bf16-full-z3": BF16 | FULL | Z3,
+        "bf16-lora-ddp": BF16 | LORA | DDP,
+        "bf16-lora-z2": BF16 | LORA | Z2,
+        "bf16-lora-z3": BF16 | LORA | Z3,
+    }),
+    "bf16-2": (2, {
+        "bf16-full-z3-tp2": BF16 | FULL | Z3 | TP2,
+        "bf16-lora-z1-tp2": BF16 | LORA | Z1 | TP2,
+        "bf16-full-z1-pp2": BF16 | FULL | Z1 | PP2,
+        "bf16-lora-z1-pp2": BF16 | LORA | Z1 | PP2,
+        "bf16-full-z3-pp2": BF16 | FULL | Z3 | PP2,
+        "bf16-full-z1-sp2": BF16 | FULL | Z1 | SP2,
+        "bf16-lora-z3-sp2": BF16 | LORA | Z3 | SP2,
+        "bf16-qwen3-full-z1-pp2": BF16 | QWEN3 | FULL | Z1 | PP2,
+    }),
+    "bf16-4": (4, {
+        "bf16-full-z2-tp2-dp2": BF16 | FULL | Z2 | TP2,
+        "bf16-lora-z3-tp2-dp2": BF16 | LORA | Z3 | TP2,
+        "bf16-full-z1-tp2-pp2": BF16 | FULL | Z1 | TP2 | PP2,
+        "bf16-full-z1-pp2-dp2": BF16 | FULL | Z1 | PP2,
+        "bf16-full-z3-pp2-dp2": BF16 | FULL | Z3 | PP2,
+        "bf16-lora-z3-tp2-pp2": BF16 | LORA | Z3 | TP2 | PP2,
+        "bf16-full-z2-sp2-dp2": BF16 | FULL | Z2 | SP2,
     }),
     "tensor-4": (4, {
         "full-z1-tp2-dp2": FULL | Z1 | TP2,
@@ -162,19 +192,6 @@ def layout_suite(path: Path, world_size: int, layouts: dict[str, dict], families
     return write_suite(path, cases, **SIZES)
 
 
-_references: dict[str, tuple[list[float], list[float], float]] = {}
-_parameters: dict[str, list[tuple[str, int, bool]]] = {}
-
-
-def reference(case: Case) -> tuple[list[float], list[float], float]:
-    """One plain process over the same model and data, computed once for each model and method."""
-    key = f"{case.model} {case.tuning}"
-    if key not in _references:
-        one = {"tp_size": 1, "pp_size": 1, "sp_size": 1, "zero_stage": 1, "gradient_checkpointing": False}
-        _references[key] = plain_training(case.model_copy(update=one))
-    return _references[key]
-
-
 def run_layouts(launch, folder: Path, world_size: int, layouts: dict[str, dict], families: dict[str, str]) -> None:
     """Launch the layouts and compare each with its reference."""
     path = layout_suite(folder / "layouts.yaml", world_size, layouts, families)
@@ -184,6 +201,7 @@ def run_layouts(launch, folder: Path, world_size: int, layouts: dict[str, dict],
     for record in done.cases.values():
         assert record.status == "ok", (record.case.id, record.reason, record.log_tail)
         check_equality(record)
+        check_updates(record, case_folder(done.folder, record.case.id, 1) / "export")
         check_counts(record)
         check_shards(record)
         check_memory(record)
@@ -199,105 +217,3 @@ def test_layouts(launch, tmp_path: Path, families: dict[str, str], world_size: i
 @pytest.mark.parametrize("group", SLOW)
 def test_more_layouts(launch, tmp_path: Path, families: dict[str, str], group: str) -> None:
     run_layouts(launch, tmp_path, SLOW[group][0], SLOW[group][1], families)
-
-
-def check_equality(record: CaseRecord) -> None:
-    """Losses, gradient norms, evaluation and the exported weights are those of one process."""
-    losses, norms, held_out = reference(record.case)
-    assert record.losses == pytest.approx(losses, abs=1e-4), record.case.id
-    assert record.grad_norms == pytest.approx(norms, rel=1e-3), record.case.id
-    after = record.evaluation["after"]
-    assert after.samples == record.evaluation["before"].samples == 11
-    assert after.loss_sum / after.loss_tokens == pytest.approx(held_out, abs=1e-4), record.case.id
-    saved = record.checkpoint
-    assert saved is not None and saved.verified is True, (record.case.id, saved and saved.reason)
-    assert saved.reload_loss == pytest.approx(saved.trained_loss, rel=1e-6)
-    assert record.parameters is not None and saved.load_s is not None
-    exported = record.parameters.total if record.case.tuning == "full" else record.parameters.trainable
-    assert 4 * exported <= saved.export_bytes <= 4 * exported + 20_000
-
-
-def check_same_accuracy(records: list[CaseRecord]) -> None:
-    """The same weights answer alike under every layout, token by token."""
-    answers: dict[str, set[tuple[int, int]]] = {}
-    for record in records:
-        before = record.evaluation["before"]
-        answers.setdefault(record.case.model, set()).add((before.correct_tokens, before.exact_samples))
-    assert all(len(found) == 1 for found in answers.values()), answers
-
-
-def check_counts(record: CaseRecord) -> None:
-    """Each sample counts once, although all ranks of a replica are fed it."""
-    assert record.timed is not None and record.timed.steps == 5
-    assert record.timed.samples == 5 * 16
-    assert record.accumulation_steps is not None and record.accumulation_steps >= 2
-    assert len({tuple(sorted(rank.mesh.items())) for rank in record.ranks}) == record.world_size
-
-
-def check_shards(record: CaseRecord) -> None:
-    """Each rank holds exactly its stage's and its tensor shard's elements, and of these its ZeRO share."""
-    case = record.case
-    assert record.mesh is not None
-    # ZeRO shards over all ranks that hold the same part, which data and sequence axes make up.
-    zero = record.mesh["dp"] * record.mesh["sp"]
-    for rank in record.ranks:
-        held, trained = part_elements(case, rank.mesh["pp"])
-        assert rank.shards is not None
-        stored = zero if case.zero_stage == 3 else 1
-        assert rank.shards.weight_elements == pytest.approx(held / stored, rel=0.01), (case.id, rank.rank)
-        assert rank.shards.optimizer_elements == pytest.approx(trained / zero, rel=0.01), (case.id, rank.rank)
-
-
-def part_elements(case: Case, stage: int) -> tuple[int, int]:
-    """Elements of one stage's tensor shard by the rules of the layout, and of these the trained ones."""
-    held = trained = 0
-    last = case.pp_size - 1
-    for name, elements, trainable in plain_parameters(case):
-        block = re.search(r"\.layers\.(\d+)\.", name)
-        if block:
-            mine = int(block.group(1)) * case.pp_size // 4 == stage
-        elif "embed_tokens" in name:  # the head of a tied model has a copy
-            mine = stage == 0 or (stage == last and "qwen3" in case.model)
-        else:
-            mine = stage == last
-        share = elements // (case.tp_size if is_split(name) else 1)
-        held += share * mine
-        trained += share * mine * trainable
-    return held, trained
-
-
-def is_split(name: str) -> bool:
-    """Column layers and their B, row layers' weights and their A, embedding and head."""
-    column = any(part in name for part in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"))
-    row = any(part in name for part in ("o_proj", "down_proj"))
-    if "lora_" in name:
-        return ("lora_B" in name and column) or ("lora_A" in name and row)
-    return column or (row and not name.endswith("bias")) or "embed_tokens" in name or "lm_head" in name
-
-
-def plain_parameters(case: Case) -> list[tuple[str, int, bool]]:
-    """(name, elements, trainable) of the plain model."""
-    key = f"{case.model} {case.tuning}"
-    if key not in _parameters:
-        _parameters[key] = _read_parameters(case)
-    return _parameters[key]
-
-
-def _read_parameters(case: Case) -> list[tuple[str, int, bool]]:
-    import torch
-
-    from bench.worker.device import Device
-    from bench.worker.model import build_model
-
-    model, _, _ = build_model(case, Device(torch.device("cpu"), "cpu"), None)
-    return [(name, p.numel(), p.requires_grad) for name, p in model.named_parameters()]
-
-
-def check_memory(record: CaseRecord) -> None:
-    """The tally sees the sharded bytes: four a weight, eight a stepped one."""
-    for rank in record.ranks:
-        tally, shards = rank.memory_pass, rank.shards
-        assert tally is not None and tally.status == "ok" and shards is not None, (record.case.id, tally)
-        steady = tally.phases["steady"].by_category
-        assert steady["weights"] == pytest.approx(4 * shards.weight_elements, rel=0.01), record.case.id
-        assert steady["optimizer_state"] == pytest.approx(8 * shards.optimizer_elements, rel=0.01), record.case.id
