@@ -21,6 +21,7 @@ from bench.spec.paths import ROOT
 
 # Before torch is imported: more threads than free cores make tiny operators many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+pytest.register_assert_rewrite("tests.cpu.layout_checks")
 LAUNCH_TIMEOUT_S = 420
 PRELOAD = (
     "torch", "deepspeed", "transformers", "peft", "datasets", "pandas", "bench.worker.main",
