@@ -122,8 +122,8 @@ class Job:
 
     @property
     def tokens(self) -> int:
-        """Positions that one rank computes in one micro-batch."""
-        return self.micro_batch * self.seq_len // self.sp
+        """Positions that one rank computes in one micro-batch; samples are padded to a multiple of the ranks."""
+        return self.micro_batch * -(-self.seq_len // self.sp)
 
     @property
     def lora(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ SPLIT_FAMILIES = ("llama", "qwen2", "qwen3")
 """Model types whose layers the tensor and pipeline layouts know how to split."""
 
 
-def why_unsupported(case: Case, world_size: int) -> str | None:
+def why_unsupported(case: Case, world_size: int, config: Mapping[str, Any] | None = None) -> str | None:
     """Say why a case cannot run on this many ranks, before anything starts.
 
     A model in a local folder is looked at too; for one of the hub the worker does it.
@@ -21,6 +22,7 @@ def why_unsupported(case: Case, world_size: int) -> str | None:
     Args:
         case: the case.
         world_size: ranks over all nodes.
+        config: what is known of a model that is in no local folder, in the words of its config.json.
 
     Returns:
         The reason in one sentence, or None where the layout is sound.
@@ -33,7 +35,7 @@ def why_unsupported(case: Case, world_size: int) -> str | None:
         return "offload_optimizer cpu needs zero_stage 1, 2 or 3: ZeRO-0 keeps its optimizer whole on the device"
     if case.fill and case.seq_len < 2:
         return f"fill with seq_len {case.seq_len}: at least 2 tokens are needed"
-    return _why_axes_unsupported(case) or why_model_unsupported(case, _local_config(case))
+    return _why_axes_unsupported(case) or why_model_unsupported(case, _local_config(case) or config)
 
 
 def _why_axes_unsupported(case: Case) -> str | None:
@@ -48,7 +50,7 @@ def _why_axes_unsupported(case: Case) -> str | None:
          f"{named} with zero_stage 0: DeepSpeed computes a wrong gradient norm there; take zero_stage 1"),
         (case.pp_size > 1 and case.zero_stage == 2,
          f"pp_size {case.pp_size} with zero_stage 2: DeepSpeed's pipeline engine refuses it, since stages would "
-         "reduce gradients in every micro-batch; take zero_stage 1"),
+         "reduce gradients in every micro-batch; accepted: 1, or 3 (experimental)"),
         (case.offload_optimizer != "none",
          f"offload_optimizer {case.offload_optimizer} with {named}: this release offloads data-parallel layouts only"),
     ]  # fmt: skip
@@ -75,20 +77,23 @@ def why_model_unsupported(case: Case, config: Mapping[str, Any] | None) -> str |
     fields = {**config, **case.model_overrides}
     heads, layers = fields["num_attention_heads"], fields["num_hidden_layers"]
     kv_heads, family = fields.get("num_key_value_heads") or heads, fields.get("model_type")
-    sliding = fields.get("use_sliding_window") or "sliding_attention" in (fields.get("layer_types") or ())
+    windowed = fields.get("use_sliding_window", fields.get("sliding_window") is not None)
+    sliding = windowed or "sliding_attention" in (fields.get("layer_types") or ())
     tp, pp, sp = case.tp_size, case.pp_size, case.sp_size
+    tensor = f"accepted: {_divisors(math.gcd(heads, kv_heads))}"
     checks = [
         (tp * pp > 1 and family not in SPLIT_FAMILIES,
          f"model_type {family!r} with tp_size {tp}, pp_size {pp}: layers of {', '.join(SPLIT_FAMILIES)} can be split"),
-        (heads % tp, f"tp_size {tp} does not divide the model's {heads} attention heads"),
+        (heads % tp, f"tp_size {tp} does not divide the model's {heads} attention heads; {tensor}"),
         (kv_heads % tp,
-         f"tp_size {tp} does not divide the model's {kv_heads} key-value heads; ranks beyond them would hold no "
-         "attention at all, which ZeRO-3 cannot shard"),
-        (heads % sp, f"sp_size {sp} does not divide the model's {heads} attention heads"),
+         f"tp_size {tp} does not divide the model's {kv_heads} key-value heads: each rank holds whole heads; {tensor}"),
+        (heads % sp,
+         f"sp_size {sp} does not divide the model's {heads} attention heads; accepted: {_divisors(heads)}"),
         (kv_heads % sp and sp % kv_heads,
          f"sp_size {sp} and the model's {kv_heads} key-value heads: one must divide the other"),
         (sp > 1 and sliding, "sliding-window attention with sequence parallelism: it drops masks"),
-        (pp > layers, f"pp_size {pp} exceeds the model's {layers} layers: every stage needs one"),
+        (pp > layers,
+         f"pp_size {pp} exceeds the model's {layers} layers: every stage needs one; accepted: 1 to {layers}"),
         (pp > 1 and case.zero_stage == 3 and case.tuning == "full" and fields.get("tie_word_embeddings"),
          f"pp_size {pp} with zero_stage 3 and tied embeddings: the gradients of the first and last stage's copies "
          "cannot be added once ZeRO-3 has partitioned them; take zero_stage 1, or LoRA"),
@@ -97,6 +102,10 @@ def why_model_unsupported(case: Case, config: Mapping[str, Any] | None) -> str |
         (pp > 1 and sliding, "sliding-window attention with pipeline stages: stages pass no mask"),
     ]  # fmt: skip
     return next((sentence for wrong, sentence in checks if wrong), None)
+
+
+def _divisors(n: int) -> str:
+    return ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)
 
 
 def _local_config(case: Case) -> dict[str, Any] | None:

@@ -46,6 +46,16 @@ class ModelShape:
     """Where the dimensions are from."""
     o_bias: bool = False
     mlp_bias: bool = False
+    model_type: str = "llama"
+    """The config's word for the architecture."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The fields of a config.json that decide which layouts a model can have."""
+        return {
+            "model_type": self.model_type, "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
+            "num_hidden_layers": self.layers, "tie_word_embeddings": self.tied,
+        }  # fmt: skip
 
     @property
     def q_dim(self) -> int:
@@ -167,7 +177,7 @@ def shape_from_config(config: Mapping[str, Any], name: str, overrides: Mapping[s
         tied=bool(fields.get("tie_word_embeddings", False)),
         qkv_bias=kind == "qwen2" or bool(fields.get("attention_bias", False)), qk_norm=kind == "qwen3",
         o_bias=kind != "qwen2" and bool(fields.get("attention_bias", False)),
-        mlp_bias=bool(fields.get("mlp_bias", False)), source=f"config.json of {name}",
+        mlp_bias=bool(fields.get("mlp_bias", False)), source=f"config.json of {name}", model_type=kind,
     )  # fmt: skip
     return _checked(shape)
 
@@ -209,8 +219,9 @@ def _catalogue() -> tuple[tuple[ModelShape, tuple[str, ...]], ...]:
         for row in csv.DictReader(file):
             flags = {key: row[key] == "yes" for key in ("tied", "qkv_bias", "qk_norm")}
             shape = ModelShape(
-                name=row["name"], source=row["source"], **{key: int(row[key]) for key in numbers}, **flags
-            )
+                name=row["name"], source=row["source"], model_type=row["model_type"],
+                **{key: int(row[key]) for key in numbers}, **flags,
+            )  # fmt: skip
             if shape.parameters != int(row["parameters"]):
                 raise SpecError(f"{CATALOGUE.name}: {shape.name}: {shape.parameters} parameters follow from its shape")
             entries.append((shape, tuple(filter(None, row["aliases"].split(";")))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from bench.spec.paths import ROOT
 
 # Before torch is imported: more threads than free cores make tiny operators many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+pytest.register_assert_rewrite("tests.cpu.layout_checks")
 LAUNCH_TIMEOUT_S = 420
 PRELOAD = (
     "torch", "deepspeed", "transformers", "peft", "datasets", "pandas", "bench.worker.main",
@@ -90,13 +92,15 @@ def rank_environment(rank: int, world_size: int, port: int, server: Path | None)
     return {**os.environ, **own, **({"FTBENCH_NODE_SERVER": str(server)} if server else {})}
 
 
-def start(world_size: int, arguments: list[str], server: Path | None, folder: Path) -> list[subprocess.Popen]:
+def start(
+    world_size: int, arguments: list[str], server: Path | None, folder: Path, script: str = "bench/run.py"
+) -> list[subprocess.Popen]:
     """Start one process per rank; output goes to files in `folder`."""
     port = free_port()
     processes = []
     for rank in range(world_size):
         log = (folder / f"rank{rank}.out").open("w")
-        command = [sys.executable, "bench/run.py", *arguments]
+        command = [sys.executable, script, *arguments]
         environment = rank_environment(rank, world_size, port, server)
         processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log))
     return processes
@@ -123,5 +127,21 @@ def launch(node_server: Path, tmp_path_factory: pytest.TempPathFactory):
         out = out or folder / "results"
         options = ["--suite", str(suite), "--out", str(out), *arguments]
         return finish(start(world_size, options, node_server, folder), folder, out)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_jobs(node_server: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Run functions on fresh workers of some ranks, without bench/run.py; returns how each job ended, by name."""
+
+    def run(world_size: int, jobs: list[dict]) -> dict[str, dict]:
+        folder = tmp_path_factory.mktemp("jobs")
+        (folder / "jobs.json").write_text(json.dumps(jobs))
+        processes = start(world_size, [str(folder)], node_server, folder, "tests/cpu/supervisor/drive.py")
+        done = finish(processes, folder, folder)
+        assert done.code == 0, done.output
+        ends = [json.loads(line) for line in (folder / "ends.jsonl").read_text().splitlines()]
+        return {end["name"]: end for end in ends if "name" in end}
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,26 @@ def parity_suite(path: Path, world_size: int) -> Path:
     return write_suite(path, cases, micro_batch_size=16 // (2 * world_size), **SIZES)
 
 
-def plain_training(case: Case) -> tuple[list[float], list[float], float]:
+@dataclass(frozen=True)
+class Plain:
+    """What an ordinary loop in one process gives."""
+
+    losses: list[float]
+    """Per token, of each step."""
+    norms: list[float]
+    """Of the gradient, before clipping."""
+    held_out: float
+    """Loss per token afterwards."""
+    before: dict
+    """Trained parameters by name, before the first step."""
+    after: dict
+    """And after the last one."""
+
+
+def plain_training(case: Case) -> Plain:
     """An ordinary loop in one process: no engine, no accumulation, the same samples.
 
-    Returns:
-        Loss per token of each step, gradient norms, and held-out loss per token afterwards.
+    AdamW steps fp32 copies of the weights, which in fp32 are the weights themselves.
     """
     import torch
     from transformers import AutoTokenizer
@@ -52,9 +68,11 @@ def plain_training(case: Case) -> tuple[list[float], list[float], float]:
     data = build_dataset(case, tokenizer)
     collate = Collate(tokenizer.pad_token_id)
     trainable = [p for p in model.parameters() if p.requires_grad]
+    before = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+    masters = [p.detach().float().requires_grad_() for p in trainable]
     groups = [
-        {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": case.weight_decay},
-        {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [p for p in masters if p.dim() >= 2], "weight_decay": case.weight_decay},
+        {"params": [p for p in masters if p.dim() < 2], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=case.learning_rate)
     rates = torch.optim.lr_scheduler.SequentialLR(
@@ -77,19 +95,25 @@ def plain_training(case: Case) -> tuple[list[float], list[float], float]:
     for step in range(case.steps):
         samples = data.train[step * case.global_batch_size : (step + 1) * case.global_batch_size]
         loss = mean_loss(samples)
-        optimizer.zero_grad()
+        model.zero_grad()
         loss.backward()
-        norms.append(float(torch.nn.utils.clip_grad_norm_(trainable, case.max_grad_norm)))
+        for parameter, master in zip(trainable, masters, strict=True):
+            master.grad = parameter.grad.float()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(masters, case.max_grad_norm)))
         optimizer.step()
         rates.step()
+        with torch.no_grad():
+            for parameter, master in zip(trainable, masters, strict=True):
+                parameter.copy_(master)
         losses.append(loss.item())
     model.eval()
+    after = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     with torch.no_grad():
-        return losses, norms, mean_loss(data.held_out).item()
+        return Plain(losses, norms, mean_loss(data.held_out).item(), before, after)
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[float], list[float], float]]:
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plain]:
     path = parity_suite(tmp_path_factory.mktemp("plain") / "parity.yaml", 1)
     cases = {case.id: case for case in load_suite(str(path)).cases}
     return {tuning: plain_training(cases[f"{tuning}-ddp"]) for tuning in ("full", "lora")}
@@ -104,11 +128,11 @@ def test_losses_norms_and_evaluation_equal_one_plain_process(
     assert len(done.cases) == 10
     for record in done.cases.values():
         assert record.status == "ok", (record.case.id, record.reason, record.log_tail)
-        losses, norms, held_out = reference[record.case.tuning]
-        assert record.losses == pytest.approx(losses, abs=1e-4), record.case.id
-        assert record.grad_norms == pytest.approx(norms, rel=1e-4), record.case.id
+        plain = reference[record.case.tuning]
+        assert record.losses == pytest.approx(plain.losses, abs=1e-4), record.case.id
+        assert record.grad_norms == pytest.approx(plain.norms, rel=1e-4), record.case.id
         after = record.evaluation["after"]
-        assert after.loss_sum / after.loss_tokens == pytest.approx(held_out, abs=1e-4), record.case.id
+        assert after.loss_sum / after.loss_tokens == pytest.approx(plain.held_out, abs=1e-4), record.case.id
         assert record.accumulation_steps == 2
         check_counts(record)
         check_shards(record, world_size)

@@ -62,12 +62,16 @@ def test_no_gpu_no_verdict() -> None:
 @pytest.mark.parametrize(
     ("fields", "world", "message"),
     [
-        ({"tp_size": 16}, 16, "tp_size 16: 40 attention heads.*accepted: 1, 2, 4"),
-        ({"pp_size": 128, "zero_stage": 1, "global_batch_size": 128}, 128, "pp_size 128: the model has only 64 layers"),
-        ({"pp_size": 2, "zero_stage": 2}, 8, "refuses ZeRO-2 and 3; accepted: 1, or 3"),
-        ({"tp_size": 4, "pp_size": 2, "zero_stage": 2}, 8, "with 1 data-parallel rank it would shard nothing"),
+        ({"tp_size": 16}, 16, "tp_size 16 .*40 attention heads; accepted: 1, 2, 4, 8$"),
+        # No stage of ZeRO helps where key-value heads are fewer than tensor ranks.
+        ({"tp_size": 20, "zero_stage": 1}, 20, "tp_size 20 .*8 key-value heads.*accepted: 1, 2, 4, 8$"),
+        ({"tp_size": 20}, 20, "tp_size 20 .*8 key-value heads.*accepted: 1, 2, 4, 8$"),
+        ({"pp_size": 128, "zero_stage": 1, "global_batch_size": 128}, 128, "pp_size 128 .*64 layers.*: 1 to 64"),
+        ({"pp_size": 2, "zero_stage": 2}, 8, "zero_stage 2: .*accepted: 1, or 3"),
         ({"global_batch_size": 12}, 8, "global_batch_size 12"),
-        ({"sp_size": 8, "seq_len": 2044, "zero_stage": 1}, 8, "sp_size 8 does not divide seq_len 2044"),
+        ({"sp_size": 16, "zero_stage": 1}, 16, "sp_size 16 .*40 attention heads; accepted: 1, 2, 4, 5"),
+        ({"tp_size": 2, "zero_stage": 0}, 8, "zero_stage 0"),
+        ({"sp_size": 2, "tp_size": 2}, 8, "data parallelism only"),
     ],
 )  # fmt: skip
 def test_impossible_layouts(fields: dict, world: int, message: str) -> None:
@@ -75,6 +79,18 @@ def test_impossible_layouts(fields: dict, world: int, message: str) -> None:
 
     assert re.search(message, why_infeasible(case(**fields), world, SHAPE))
     assert not plan_case(case(**fields), world, A100).possible
+
+
+def test_layouts_of_models_that_the_worker_cannot_split_are_not_planned() -> None:
+    plan = plan_case(case(model="mistralai/Mistral-7B-v0.1", tp_size=2, zero_stage=1), 8, A100)
+    assert not plan.possible and "'mistral'" in plan.reason and "llama, qwen2, qwen3" in plan.reason
+
+
+def test_samples_and_widths_that_do_not_divide_are_planned_as_they_run() -> None:
+    padded = plan_case(case(sp_size=8, seq_len=2044, zero_stage=1), 8, A100)
+    assert padded.possible and padded.job.tokens == 256
+    uneven = case(tp_size=4, zero_stage=1, weights="random", model_overrides={"intermediate_size": 27650})
+    assert plan_case(uneven, 8, A100).possible
 
 
 def test_unmeasured_layouts_are_marked_and_wider() -> None:

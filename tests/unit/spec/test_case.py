@@ -65,7 +65,7 @@ CONFIG = {"model_type": "qwen2", "num_attention_heads": 8, "num_key_value_heads"
 
 def test_models_that_do_not_fit_a_layout_are_refused_with_the_number_that_does_not_divide() -> None:
     assert why_model_unsupported(make(tp_size=4), CONFIG) is None
-    assert "8 attention heads" in str(why_model_unsupported(make(tp_size=3), CONFIG))
+    assert "8 attention heads; accepted: 1, 2, 4" in str(why_model_unsupported(make(tp_size=3), CONFIG))
     assert "4 key-value heads" in str(why_model_unsupported(make(tp_size=8), CONFIG))
     assert "gpt2" in str(why_model_unsupported(make(tp_size=2), {**CONFIG, "model_type": "gpt2"}))
     assert why_model_unsupported(make(), {}) is None
