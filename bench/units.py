@@ -31,3 +31,11 @@ def seconds(s: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def gib_cell(n_bytes: float | None) -> str:
+    """A number of GiB for a table whose header names the unit; a dash where there is none."""
+    if n_bytes is None:
+        return "—"
+    value = n_bytes / GIB
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"

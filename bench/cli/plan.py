@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from pydantic import ValidationError
+from tqdm import tqdm
 
 from bench.errors import SpecError
 from bench.planner.fit import cheapest
 from bench.planner.plan import CasePlan, largest_seq_len, plan_case
+from bench.planner.rehearsed import Rehearsed, ranks_to_rehearse
 from bench.planner.tables import FORMATS, Order, render
 from bench.spec.case import Case
 from bench.spec.hardware import Gpu, gpu
 from bench.spec.models import shape_of
 from bench.spec.suite import explain, load_suite, parse_override
+from bench.worker.rehearsal.fresh import Part, play_all
 
 _NEEDED = {"learning_rate": 1e-5, "steps": 10, "warmup_steps": 3, "data": "none"}
 """Fields that a case needs and that change neither memory nor speed."""
@@ -32,17 +37,32 @@ _NEEDED = {"learning_rate": 1e-5, "steps": 10, "warmup_steps": 3, "data": "none"
 @click.option("--tuning", type=click.Choice(["full", "lora", "both"]), default="both", show_default=True)
 @click.option("--samples", type=click.IntRange(1), help="Say hours (and price) for this many samples.")
 @click.option("--price-per-gpu-hour", type=click.FloatRange(0), help="Price; without it none is shown.")
+@click.option(
+    "--rehearse", is_flag=True, help="Also run every stage through the worker and DeepSpeed, with fake tensors."
+)
+@click.option(
+    "--workers", type=click.IntRange(1), default=2, show_default=True, help="With --rehearse: processes at a time."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=600,
+    show_default=True,
+    help="With --rehearse: seconds one rank may take.",
+)
 @click.option("--fit", is_flag=True, help="With --model: search the cheapest layout, and the longest sequence.")
 @click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
 def command(
     suite: str | None, model: str | None, gpu_name: str | None, gpus: int | None, gpus_per_node: int,
     cases: str | None, overrides: tuple[str, ...], tuning: str, samples: int | None,
-    price_per_gpu_hour: float | None, fit: bool, style: str, output: Path | None,
+    price_per_gpu_hour: float | None, rehearse: bool, workers: int, timeout: float, fit: bool, style: str,
+    output: Path | None,
 ) -> None:  # fmt: skip
     """Predict memory by component and phase, fit, speed and price of a suite's cases, or of one model.
 
     With --model the fields of a case are given by --set, e.g. --set zero_stage=2 --set micro_batch_size=4.
+    --rehearse needs neither GPU, weights nor network, and takes about half a minute for a rank of a 32B model.
     """
     if (suite is None) == (model is None):
         raise SpecError("give either --suite NAME or --model NAME")
@@ -50,10 +70,12 @@ def command(
     order = Order(samples, price_per_gpu_hour)
     if fit:
         text = _search(model, device, overrides, tuning, gpus_per_node)
-    elif suite is not None:
-        text = render(_suite_plans(suite, device, gpus, gpus_per_node, cases, overrides), order, style)
     else:
-        text = render(_model_plans(model, device, gpus or 1, gpus_per_node, overrides, tuning), order, style)
+        if suite is not None:
+            plans = _suite_plans(suite, device, gpus, gpus_per_node, cases, overrides)
+        else:
+            plans = _model_plans(model, device, gpus or 1, gpus_per_node, overrides, tuning)
+        text = render(plans, order, style, _rehearse(plans, workers, timeout) if rehearse else ())
     if output:
         output.write_text(text + "\n", encoding="utf-8")
     else:
@@ -98,6 +120,25 @@ def _case(fields: dict[str, Any]) -> Case:
         return Case.model_validate(fields)
     except ValidationError as error:
         raise SpecError(explain(error, Case)) from None
+
+
+def _rehearse(plans: Sequence[CasePlan], workers: int, timeout_s: float) -> list[Rehearsed]:
+    """Play the fullest rank of every stage of every case that exists, equal ones once."""
+    wanted = [
+        (plan, memory, rank)
+        for plan in plans
+        if plan.job is not None
+        for memory, rank in zip(plan.memories, ranks_to_rehearse(plan), strict=True)
+    ]
+    parts = [Part.of(plan.case, plan.world_size, rank) for plan, _, rank in wanted]
+    with tqdm(total=len({part.key for part in parts}), desc="rehearsing", unit="rank", file=sys.stderr) as bar:
+
+        def tell(part: Part) -> None:
+            bar.set_postfix_str(f"{part.case.tuning} {part.case.strategy}, rank {part.rank}")
+            bar.update()
+
+        traced = play_all(parts, workers, timeout_s, tell)
+    return [Rehearsed(*one, passed) for one, passed in zip(wanted, traced, strict=True)]
 
 
 def _search(model: str | None, device: Gpu | None, overrides: tuple[str, ...], tuning: str, per_node: int) -> str:

@@ -52,7 +52,9 @@ def communicators(dp: int, tp: int, pp: int, sp: int) -> int:
     return sum(size > 1 for size in (dp, tp, pp, sp))
 
 
-def predict_meters(tensor_bytes: float, gpu: Gpu, n_communicators: int, extrapolated: bool) -> dict[str, Prediction]:
+def predict_meters(
+    tensor_bytes: float, gpu: Gpu, n_communicators: int, extrapolated: bool, unseen_bytes: float = 0.0
+) -> dict[str, Prediction]:
     """Predict the three meters from the bytes of live tensors.
 
     Args:
@@ -60,10 +62,11 @@ def predict_meters(tensor_bytes: float, gpu: Gpu, n_communicators: int, extrapol
         gpu: the device.
         n_communicators: NCCL communicators.
         extrapolated: the layout was never checked against measurements.
+        unseen_bytes: what may live inside a kernel at the peak; widens the upper bounds.
     """
     margin = EXTRAPOLATED_MARGIN if extrapolated else ALLOCATED_MARGIN
     allocated = tensor_bytes + workspace_bytes(gpu)
-    low, high = allocated * (1 - margin), allocated * (1 + margin)
+    low, high = allocated * (1 - margin), allocated * (1 + margin) + unseen_bytes
     fixed = fixed_bytes(n_communicators)
     room = max(gpu.usable_bytes - fixed, high)
     least, usual, most = RESERVED_RATIO[n_communicators > 0]

@@ -8,13 +8,13 @@ from typing import Any
 
 from tabulate import tabulate
 
+from bench.planner.gradients import rooms
 from bench.planner.job import FULL, Job
 from bench.planner.memory import RankMemory
 from bench.planner.meters import available_bytes, communicators, predict_meters
 from bench.planner.plan import CasePlan
-from bench.planner.states import partition_overhang
 from bench.records.memory import MemoryPass
-from bench.units import gib
+from bench.units import gib, gib_cell
 
 NOTICED = 0.03
 """Relative difference of the peaks from which on a component is named."""
@@ -101,13 +101,13 @@ def flash_accumulator_bytes(job: Job) -> float:
 
 
 def ranks_to_rehearse(plan: CasePlan) -> list[int]:
-    """The fullest rank of every pipeline stage: under ZeRO-1 and 2 partitions differ in what reaches into them."""
+    """The fullest rank of every pipeline stage: under ZeRO-1 and 2 ranks differ in the gradients they keep."""
     job, ranks = plan.job, []
     for memory in plan.memories:
         shard = 0
         if job.engine == "zero" and job.zero_stage in (1, 2):
-            overhang = partition_overhang(job, memory.stage)
-            shard = overhang.index(max(overhang))
+            elements = [room.elements for room in rooms(job, memory.stage)]
+            shard = elements.index(max(elements))
         ranks.append(memory.stage.index * job.shards * job.tp + shard * job.tp)
     return ranks
 
@@ -126,6 +126,19 @@ def rehearsal_rows(rehearsals: Sequence[Rehearsed]) -> list[dict[str, Any]]:
         }
         for one in rehearsals
     ]  # fmt: skip
+
+
+def fullest_columns(rehearsals: Sequence[Rehearsed], case_id: str) -> dict[str, Any]:
+    """Columns of a case's fullest rehearsed rank, all None where none was seen.
+
+    Args:
+        rehearsals: of all cases.
+        case_id: the case.
+    """
+    names = ("peak_bytes", "peak_phase", "formula_error", "differs_in", "fits", "rank")
+    seen = [one for one in rehearsals if one.plan.case.id == case_id and one.traced.peak_bytes]
+    row = rehearsal_rows([max(seen, key=lambda one: one.traced.peak_bytes)])[0] if seen else {}
+    return {f"rehearsed_{name}": row.get(name) for name in names}
 
 
 def render_rehearsals(rehearsals: Sequence[Rehearsed], style: str) -> str:
@@ -151,9 +164,9 @@ def _verdict(one: Rehearsed) -> dict[str, str]:
     fits = {None: DASH, True: "yes", False: "no"}[one.fits]
     return {
         "case": one.plan.case.id, "stage": str(one.memory.stage.index), "rank": str(one.rank),
-        "rehearsed": _number(one.traced.peak_bytes), "in": one.phase or one.traced.status,
-        "steady": _number(one.traced.phases["steady"].peak_bytes) if one.phase else DASH,
-        "formula": _number(one.memory.peak.total), "its error": _percent(one.error),
+        "rehearsed": gib_cell(one.traced.peak_bytes), "in": one.phase or one.traced.status,
+        "steady": gib_cell(one.traced.phases["steady"].peak_bytes) if one.phase else DASH,
+        "formula": gib_cell(one.memory.peak.total), "its error": _percent(one.error),
         "its steady error": _percent(one.steady_error), "fits": fits, "differs in": one.differs_in or DASH,
     }  # fmt: skip
 
@@ -162,11 +175,7 @@ def _components(one: Rehearsed) -> dict[str, str]:
     seen = one.traced.phases[one.phase].by_category
     shown = {"case": one.plan.case.id, "stage": str(one.memory.stage.index)}
     names = [*one.memory.peak.components, "other", "host"]
-    return shown | {name.replace("_", " "): _number(seen.get(name, 0)) for name in names if name != "batch"}
-
-
-def _number(n_bytes: float | None) -> str:
-    return DASH if n_bytes is None else f"{n_bytes / 2**30:.2f}"
+    return shown | {name.replace("_", " "): gib_cell(seen.get(name, 0)) for name in names if name != "batch"}
 
 
 def _percent(share: float | None) -> str:

@@ -14,7 +14,8 @@ from tabulate import tabulate
 from bench.planner.meters import METERS
 from bench.planner.parts import COMPONENTS
 from bench.planner.plan import CasePlan, decisive
-from bench.units import GIB
+from bench.planner.rehearsed import Rehearsed, fullest_columns, rehearsal_rows, render_rehearsals
+from bench.units import gib_cell
 
 FORMATS = ("text", "markdown", "csv", "json")
 PLAN_SCHEMA_VERSION = 1
@@ -70,21 +71,24 @@ def plan_row(plan: CasePlan, order: Order) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def render(plans: Sequence[CasePlan], order: Order, style: str) -> str:
+def render(plans: Sequence[CasePlan], order: Order, style: str, rehearsals: Sequence[Rehearsed] = ()) -> str:
     """Render plans.
 
     Args:
         plans: in the order of the suite.
         order: number of samples and price.
         style: one of FORMATS.
+        rehearsals: what was seen of their ranks, if anything was rehearsed.
     """
     rows = [plan_row(plan, order) for plan in plans]
     if style == "json":
         document = {"schema_version": PLAN_SCHEMA_VERSION, "samples": order.samples,
                     "price_per_gpu_hour": order.price_per_gpu_hour, "plans": rows}  # fmt: skip
+        if rehearsals:
+            document["rehearsals"] = rehearsal_rows(rehearsals)
         return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     if style == "csv":
-        return _csv(rows)
+        return _csv([row | (fullest_columns(rehearsals, row["case"]) if rehearsals else {}) for row in rows])
     table = "github" if style == "markdown" else "simple"
     parts = [
         tabulate([_verdict(row) for row in rows], headers="keys", tablefmt=table, disable_numparse=True),
@@ -92,6 +96,8 @@ def render(plans: Sequence[CasePlan], order: Order, style: str) -> str:
         tabulate([_components(row) for row in rows], headers="keys", tablefmt=table, disable_numparse=True),
         "\n".join(_notes(plans, rows, style)),
     ]
+    if rehearsals:
+        parts.append(render_rehearsals(rehearsals, style))
     return "\n\n".join(parts)
 
 
@@ -109,13 +115,13 @@ def _verdict(row: dict[str, Any]) -> dict[str, str]:
         "case": row["case"], "tuning": row["tuning"], "layout": row["layout"],
         "batch × seq": f"{row['micro_batch_size']} × {row['seq_len']}",
         "ckpt": "yes" if row["gradient_checkpointing"] else "no", "type": row["precision"],
-        "GiB": _gib(row["allocated_expected_bytes"] or row["tensors_peak_bytes"]),
+        "GiB": gib_cell(row["allocated_expected_bytes"] or row["tensors_peak_bytes"]),
         "fits": _fits(row), "decisive": row["decisive"] or DASH,
         "largest batch": DASH if row["largest_micro_batch"] is None else str(row["largest_micro_batch"]),
         "samples/s": DASH if row["samples_per_s"] is None else f"{row['samples_per_s']:.2f}{spread}",
         "hours": DASH if row["hours"] is None else f"{row['hours']:.1f}",
         "price": DASH if row["price"] is None else f"{row['price']:.0f}",
-        "saved GiB": _gib(row["checkpoint_bytes"]),
+        "saved GiB": gib_cell(row["checkpoint_bytes"]),
     }  # fmt: skip
 
 
@@ -125,17 +131,19 @@ def _fits(row: dict[str, Any]) -> str:
     if row["fits"] is None:
         return DASH
     star = "*" if row["extrapolated"] else ""
-    return ("yes" if row["fits"] else f"no, lacks {_gib(row['shortfall_bytes'])}") + star
+    return ("yes" if row["fits"] else f"no, lacks {gib_cell(row['shortfall_bytes'])}") + star
 
 
 def _components(row: dict[str, Any]) -> dict[str, str]:
     shown = {"case": row["case"]}
-    shown |= {name.replace("_", " "): _gib(row[f"{name}_bytes"]) for name in COMPONENTS if name != "batch"}
+    shown |= {name.replace("_", " "): gib_cell(row[f"{name}_bytes"]) for name in COMPONENTS if name != "batch"}
     shown["phase"] = row["peak_phase"] or DASH
     for meter in METERS:
         low, high = row[f"{meter}_low_bytes"], row[f"{meter}_high_bytes"]
-        shown[meter] = DASH if low is None else f"{_gib(row[f'{meter}_expected_bytes'])} ({_gib(low)}–{_gib(high)})"
-    shown["host"] = _gib(row["host_bytes"]) if row["host_bytes"] else DASH
+        shown[meter] = (
+            DASH if low is None else f"{gib_cell(row[f'{meter}_expected_bytes'])} ({gib_cell(low)}–{gib_cell(high)})"
+        )
+    shown["host"] = gib_cell(row["host_bytes"]) if row["host_bytes"] else DASH
     return shown
 
 
@@ -147,10 +155,3 @@ def _notes(plans: Sequence[CasePlan], rows: Sequence[dict[str, Any]], style: str
     rates = {plan.speed.rate_source for plan in plans if plan.speed}
     notes += [f"{bullet}matrix rate: {source}" for source in sorted(rates)]
     return notes
-
-
-def _gib(n_bytes: float | None) -> str:
-    if n_bytes is None:
-        return DASH
-    value = n_bytes / GIB
-    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"

@@ -51,10 +51,12 @@ class ModelShape:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The fields of a config.json that decide which layouts a model can have."""
+        """The fields of a `config.json` from which the model's tensors follow."""
         return {
             "model_type": self.model_type, "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
-            "num_hidden_layers": self.layers, "tie_word_embeddings": self.tied,
+            "num_hidden_layers": self.layers, "tie_word_embeddings": self.tied, "hidden_size": self.hidden,
+            "head_dim": self.head_dim, "intermediate_size": self.intermediate, "vocab_size": self.vocab,
+            "attention_bias": self.o_bias, "mlp_bias": self.mlp_bias,
         }  # fmt: skip
 
     @property

@@ -4,7 +4,7 @@ Tensors are fake (shapes, types and storages, but no data), the process group is
 once), weights are never read. What is left is the order in which storages come and go, which is what the
 memory pass looks at.
 
-    stage.py     the fake world: tensors, process group, and what must stand in for code that needs values
-    folder.py    a model folder from the catalogue's shape
-    play.py      one rehearsal, and the worker's entry
+    stage.py    the fake world: tensors, process group, and what must stand in for code that needs values
+    play.py     one rehearsal
+    fresh.py    many of them, each in its own process
 """

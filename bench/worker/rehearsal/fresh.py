@@ -7,11 +7,12 @@ libraries once for all of them.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -23,6 +24,8 @@ from bench.spec.case import Case
 
 _PLAYED = "bench.worker.rehearsal.play"
 _RESULT, _LOG = "memory_pass.json", "log"
+_ENVIRONMENT = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+"""Of the fork server: a rehearsal is the same on every machine, with a GPU or without."""
 _NO_MATTER = {
     "id": "rehearsal", "data": "none", "data_split": "train", "fill": True, "steps": 1, "warmup_steps": 0,
     "learning_rate": 1e-5, "lr_schedule": "constant", "lr_warmup_steps": 0, "loader_workers": 0, "prefetch": 2,
@@ -58,20 +61,19 @@ class Part:
         return f"{self.world_size} {self.rank} {self.case.model_dump_json()}"
 
 
-def play_all(
-    parts: Sequence[Part], workers: int, timeout_s: float, on_end: Callable[[int, Part, float], None]
-) -> list[MemoryPass]:
+def play_all(parts: Sequence[Part], workers: int, timeout_s: float, on_end: Callable[[Part], None]) -> list[MemoryPass]:
     """Play parts, equal ones once.
 
     Args:
         parts: what to play.
         workers: processes at a time.
         timeout_s: longest life of one of them.
-        on_end: told of every finished part: how many are left, which, and seconds it took.
+        on_end: told of every part that has ended.
 
     Returns:
         One memory pass a part, in order; status `crashed`, or `skipped` where the worker refuses it, with a reason.
     """
+    os.environ.update(_ENVIRONMENT)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_PLAYED])
     waiting = list({part.key: part for part in parts}.values())[::-1]
@@ -86,7 +88,7 @@ def play_all(
                 for one in [one for one in running if one.ended()]:
                     running.remove(one)
                     done[one.part.key] = one.result()
-                    on_end(len(waiting) + len(running), one.part, time.monotonic() - one.began)
+                    on_end(one.part)
         finally:
             for one in running:
                 one.process.kill()
@@ -124,8 +126,10 @@ class _Running:
 
 
 def _play(part: Part, folder: Path) -> None:
-    """In the fresh process: play, and write what was found."""
-    with (folder / _LOG).open("w", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
+    """In the fresh process: play, and write what was found. Whatever libraries print goes to a log."""
+    with (folder / _LOG).open("w", encoding="utf-8") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
         try:
             from bench.worker.rehearsal.play import rehearse
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,6 @@ from bench.worker.memory_pass import trace_memory
 from bench.worker.parallel.build import build
 from bench.worker.parallel.mesh import build_mesh
 from bench.worker.rehearsal import stage
-from bench.worker.rehearsal.folder import write_model_folder
 from bench.worker.tally import HOST
 
 LOSS_TOKENS = 1
@@ -45,7 +45,9 @@ def rehearse(case: Case, world_size: int, rank: int) -> MemoryPass:
     """
     shape = shape_of(case.model, case.model_overrides)
     with tempfile.TemporaryDirectory(prefix="ftbench-rehearsal-") as folder:
-        known = {"model": str(write_model_folder(Path(folder), shape)), "weights": "random", "model_overrides": {}}
+        config = {**shape.config, "max_position_embeddings": max(case.seq_len, 2)}
+        (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        known = {"model": folder, "weights": "random", "model_overrides": {}}
         return _play(case.model_copy(update=known), world_size, rank, shape.hidden)
 
 
