@@ -26,11 +26,12 @@ def planned_peak_bytes(case: CaseRecord, meter: str) -> int | None:
 
     Args:
         case: the record.
-        meter: one of METERS; `tally` is live tensors alone.
+        meter: one of METERS; `tally` is live tensors alone. Without a GPU host and device are one memory, and the
+            tally holds what offload keeps on the host, too.
     """
     if meter == "tally":
         widest = _planned_moment(case)
-        return widest[1].peak_bytes if widest else None
+        return widest[1].peak_bytes + _host_bytes_in_tally(case) if widest else None
     meters = case.plan.meters if case.plan else None
     return meters[meter].expected if meters and meter in meters else None
 
@@ -65,7 +66,9 @@ class Difference:
 
 
 def largest_difference(case: CaseRecord) -> Difference | None:
-    """Find that component; None without a plan or a memory pass."""
+    """Find that component; None without a plan or a memory pass, or where host and device are one to the tally."""
+    if _host_bytes_in_tally(case):
+        return None
     planned, fullest = _planned_moment(case), derive.fullest_rank(case, "tally")
     rank = next((rank for rank in case.ranks if rank.rank == fullest), None)
     split = derive.peak_split(rank) if rank else None
@@ -77,6 +80,10 @@ def largest_difference(case: CaseRecord) -> Difference | None:
         category, wanted.get(category, 0), found.get(category, 0), planned[0], split[0],
         case.plan.stage, rank.mesh.get("pp", 0),
     )  # fmt: skip
+
+
+def _host_bytes_in_tally(case: CaseRecord) -> int:
+    return case.plan.host_bytes if case.plan and derive.main_meter(case) == "tally" else 0
 
 
 def _planned_moment(case: CaseRecord) -> tuple[str, TallyPhase] | None:

@@ -143,6 +143,7 @@ CHINESE: dict[str, str] = {
     "differs_most": "差异最大（预测 / 实测）",
     "plan_close": "5 % 以内",
     "device_not_split": "驱动读数不区分组成部分",
+    "host_not_split": "此处主机与设备是同一块内存，清点无法区分",
     "plan_extrapolated": "外推：{what}",
     "plan_upper_bound": "上界：预测时每个样本按 seq_len = {seq_len} 个 token 计算",
     "plan_lower_bound": "下界：预测时每个样本按 seq_len = {seq_len} 个 token 计算",

@@ -150,6 +150,7 @@ ENGLISH: dict[str, str] = {
     "differs_most": "differs most (predicted / measured)",
     "plan_close": "within 5 %",
     "device_not_split": "the driver's view is not split into components",
+    "host_not_split": "host and device are one memory here, so that the tally cannot tell them apart",
     "plan_extrapolated": "extrapolated: {what}",
     "plan_upper_bound": "An upper bound: planned with every sample of seq_len = {seq_len} tokens",
     "plan_lower_bound": "A lower bound: planned with every sample of seq_len = {seq_len} tokens",

@@ -56,7 +56,8 @@ def _component(slot: Slot, record: CaseRecord, meter: str, error: float, words: 
         return notes.dash(words("device_not_split"))
     found = predicted.largest_difference(record)
     if found is None:
-        return notes.dash(why_meter_missing(slot, "tally", words))
+        offloaded = record.plan.host_bytes and meter == "tally"
+        return notes.dash(words("host_not_split") if offloaded else why_meter_missing(slot, "tally", words))
     label = words.get(f"category_{found.category}", found.category)
     text = f"{label}: {size(found.planned_bytes)} / {size(found.measured_bytes)}"
     if found.planned_phase != found.measured_phase:

@@ -34,6 +34,23 @@ def test_the_error_is_signed_and_relative_to_the_measurement():
     assert predicted.peak_error(record, "resident") is None
 
 
+def test_offloaded_state_counts_where_host_and_device_are_one_memory(tmp_path):
+    plan = make_plan(scale=0.5)
+    rest = plan.phases["forward"].peak_bytes * 2 - max(
+        plan.phases[p].peak_bytes for p in ("forward", "backward", "step")
+    )
+    offloaded = make_record(FILLED, plan=plan.model_copy(update={"host_bytes": rest}))
+    peak = predicted.planned_peak_bytes(offloaded, "tally")
+    assert peak == predicted.planned_peak_bytes(make_record(plan=plan), "tally") + rest
+    assert predicted.largest_difference(offloaded) is None
+    far = make_record(FILLED, plan=plan.model_copy(update={"host_bytes": 10 * rest}))
+    assert "host and device are one memory here" in section(tmp_path, far)
+    on_gpu = make_record(gpu=True, plan=make_plan(gpu=True).model_copy(update={"host_bytes": rest}))
+    assert predicted.planned_peak_bytes(on_gpu, "tally") == predicted.planned_peak_bytes(
+        make_record(gpu=True, plan=make_plan(gpu=True)), "tally"
+    )
+
+
 def test_saving_is_planned_but_never_traced_so_it_does_not_count():
     plan = make_plan()
     huge = plan.phases["forward"].model_copy(update={"peak_bytes": 10 * plan.phases["forward"].peak_bytes})
