@@ -24,6 +24,7 @@ from bench.worker.parallel.mesh import build_mesh
 from bench.worker.rehearsal import stage
 from bench.worker.tally import HOST
 
+_STEPPED = ("master_weights", "optimizer_state")
 LOSS_TOKENS = 1
 """Any number: it scales values, and there are none."""
 
@@ -73,12 +74,12 @@ def _play(case: Case, world_size: int, rank: int, hidden: int) -> MemoryPass:
 def _with_host(
     roles: Callable[[], Iterator[tuple[str, torch.Tensor]]], pinned: list[StorageWeakRef]
 ) -> Callable[[], Iterator[tuple[str, torch.Tensor]]]:
-    """Roles of an engine that steps on the host: moments, and whatever is pinned for them, lie there."""
+    """Roles of an engine that steps on the host: master weights, moments, and whatever is pinned lie there."""
 
     def split() -> Iterator[tuple[str, torch.Tensor]]:
         there = {storage.cdata for storage in pinned if not storage.expired()}
         for role, tensor in roles():
-            host = role == "optimizer_state" or tensor.untyped_storage()._cdata in there
+            host = role in _STEPPED or tensor.untyped_storage()._cdata in there
             yield HOST if host else role, tensor
 
     return split
