@@ -3,7 +3,8 @@
 `tests/data/measured_memory.json` holds, for a pipeline stage each, every phase's peak on the fullest of its ranks as
 an exact tally on CPU found it. `run`: 8 or 2 real processes over gloo. `rehearsal`: one process that runs a
 rank's part of the suite's worker and DeepSpeed 0.19.8 on fake tensors, with Qwen2.5-32B's own width and 4 to 64 of
-its layers too; where both exist they agree to the byte. torch 2.13, transformers 5.24, peft 0.21.
+its layers too; where both exist they agree to the byte. torch 2.13, transformers 5.24, peft 0.21. ZeRO-3 ran without
+DeepSpeed's own linear function, as the templates had it then.
 
 A total must agree within 5 % in every phase. Components are compared at the overall peak and between steps, within
 2 % of the component or 0.5 % of the peak: below that a component holds what the closed form leaves out on purpose
