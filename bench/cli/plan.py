@@ -66,6 +66,8 @@ def command(
     """
     if (suite is None) == (model is None):
         raise SpecError("give either --suite NAME or --model NAME")
+    if fit and rehearse:
+        raise SpecError("--rehearse plays given cases; it cannot be combined with --fit")
     device = gpu(gpu_name) if gpu_name else None
     order = Order(samples, price_per_gpu_hour)
     if fit:

@@ -179,4 +179,4 @@ def _components(one: Rehearsed) -> dict[str, str]:
 
 
 def _percent(share: float | None) -> str:
-    return DASH if share is None else f"{100 * share:+.1f} %"
+    return DASH if share is None else f"{round(100 * share, 1) + 0.0:+.1f} %"  # no negative zero
