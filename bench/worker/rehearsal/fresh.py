@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -73,12 +74,11 @@ def play_all(parts: Sequence[Part], workers: int, timeout_s: float, on_end: Call
     Returns:
         One memory pass a part, in order; status `crashed`, or `skipped` where the worker refuses it, with a reason.
     """
-    os.environ.update(_ENVIRONMENT)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_PLAYED])
     waiting = list({part.key: part for part in parts}.values())[::-1]
     done: dict[str, MemoryPass] = {}
-    with tempfile.TemporaryDirectory(prefix="ftbench-rehearsals-") as folder:
+    with _environment(), tempfile.TemporaryDirectory(prefix="ftbench-rehearsals-") as folder:
         running: list[_Running] = []
         try:
             while waiting or running:
@@ -93,6 +93,18 @@ def play_all(parts: Sequence[Part], workers: int, timeout_s: float, on_end: Call
             for one in running:
                 one.process.kill()
     return [done[part.key] for part in parts]
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """For as long as processes are started; what this process starts besides must still find its GPUs."""
+    before = dict(os.environ)
+    os.environ.update(_ENVIRONMENT)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 class _Running:
@@ -122,7 +134,9 @@ class _Running:
         tail = "no output"
         with suppress(FileNotFoundError):
             tail = " | ".join((self.folder / _LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-3:])
-        return MemoryPass(status="crashed", reason=f"the process ended with {self.process.exitcode}: {tail}"[:500])
+        code = self.process.exitcode
+        how = f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exit code {code}"
+        return MemoryPass(status="crashed", reason=f"the process ended with {how}: {tail}"[:500])
 
 
 def _play(part: Part, folder: Path) -> None:
