@@ -99,6 +99,14 @@ def _adapted(job: Job) -> tuple[str, ...]:
     return job.shape.adapter_modules(job.targets) if job.lora else ()
 
 
+def _scattered(job: Job) -> float:
+    """What a fused layer's adapters scatter into their columns of its output: `index_copy` keeps its source."""
+    widths = {"q_proj": job.shape.q_dim, "k_proj": job.shape.kv_dim, "v_proj": job.shape.kv_dim}
+    found = [width for name, width in widths.items() if name in _adapted(job)]
+    # With all three adapted nothing is left to spread them over.
+    return job.precision.compute * sum(found) if job.fused_qkv and len(found) < len(widths) else 0.0
+
+
 def _linear_inputs(job: Job, h: float, q: float, inner: float) -> dict[str, float]:
     """Inputs kept by linear layers: {hidden: of q, k, v, o, gate and up; down: of down_proj}."""
     e, rank = job.precision.compute, job.lora_rank
@@ -107,7 +115,7 @@ def _linear_inputs(job: Job, h: float, q: float, inner: float) -> dict[str, floa
     adapted = _adapted(job)
     inputs = dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), h)
     inputs |= {"o_proj": q, "down_proj": inner}
-    kept = {"hidden": 0.0, "down": 0.0}
+    kept = {"hidden": _scattered(job), "down": 0.0}
     for name in adapted:
         if job.fused_qkv and name in ("k_proj", "v_proj") and "q_proj" in adapted:
             continue  # one adapter input serves the fused layer

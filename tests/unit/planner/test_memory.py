@@ -58,6 +58,16 @@ def test_dropout_makes_lora_keep_more_than_full() -> None:
     assert block_bytes(lora).saved > block_bytes(job()).saved > block_bytes(job(tuning="lora")).saved
 
 
+def test_adapters_of_a_fused_layer_keep_what_they_scatter() -> None:
+    """Llama-2-7B: q and v have 4096 outputs of 2 bytes each; where k is adapted too, nothing is spread out."""
+    fused = job(tuning="lora", shape=shape_of("meta-llama/Llama-2-7b"), fused_qkv=True)
+    query, both, all_three = (
+        block_bytes(replace(fused, targets=targets)).saved
+        for targets in (("q_proj",), ("q_proj", "v_proj"), ("q_proj", "k_proj", "v_proj"))
+    )
+    assert both - query == query - all_three == 2 * 4096
+
+
 def test_last_subgroup_takes_the_head() -> None:
     full = big("full", 2048)
     assert 1.0e9 < largest_subgroup(full, stages_of(full)[0]) < 1.1e9
