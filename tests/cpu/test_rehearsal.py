@@ -37,10 +37,12 @@ CHECKPOINTING = {"gradient_checkpointing": True}
 DDP = {"engine": "ddp"}
 Z0, Z1, Z2, Z3 = ({"zero_stage": stage} for stage in range(4))
 OFFLOAD = {"offload_optimizer": "cpu"}
+PP2 = {"pp_size": 2, "global_batch_size": 4}
+"""A stage holds every micro-batch of a step, 16 bytes a token: with many, a tiny model would notice."""
 DEFAULT = {
     "full-z1": FULL | Z1, "full-z2": FULL | Z2, "full-z3": FULL | Z3,
     "lora-z3-checkpointing": LORA | Z3 | CHECKPOINTING,
-    "lora-ddp-checkpointing": LORA | DDP | CHECKPOINTING, "full-pp2": FULL | Z1 | {"pp_size": 2},
+    "lora-ddp-checkpointing": LORA | DDP | CHECKPOINTING, "full-pp2": FULL | Z1 | PP2,
 }  # fmt: skip
 SLOW = {
     2: {
@@ -51,11 +53,11 @@ SLOW = {
             for checkpointing in (True, False)
         },
         "full-tp2": FULL | Z1 | {"tp_size": 2}, "full-sp2": FULL | Z3 | {"sp_size": 2},
-        "lora-sp2": LORA | Z3 | {"sp_size": 2}, "full-z3-pp2": FULL | Z3 | {"pp_size": 2},
+        "lora-sp2": LORA | Z3 | {"sp_size": 2}, "full-z3-pp2": FULL | Z3 | PP2,
     },
     4: {
         "full-z2-w4": FULL | Z2, "full-z3-w4": FULL | Z3 | CHECKPOINTING, "lora-z3-w4": LORA | Z3,
-        "full-z3-tp2-dp2": FULL | Z3 | {"tp_size": 2}, "full-tp2-pp2": FULL | Z1 | {"tp_size": 2, "pp_size": 2},
+        "full-z3-tp2-dp2": FULL | Z3 | {"tp_size": 2}, "full-tp2-pp2": FULL | Z1 | PP2 | {"tp_size": 2},
         "full-z3-offload-w4": FULL | Z3 | OFFLOAD,
     },
     8: {
@@ -69,8 +71,12 @@ def play(parts: list[Part], timeout_s: float = 300) -> list[MemoryPass]:
     return play_all(parts, len(os.sched_getaffinity(0)), timeout_s, lambda part: None)
 
 
-def check(records: dict[str, CaseRecord], world_size: int) -> None:
-    """Rank 0 and the last rank of every case, which with stages is the last stage."""
+def check(records: dict[str, CaseRecord], world_size: int, late: float) -> None:
+    """Rank 0 and the last rank of every case, which with stages is the last stage.
+
+    `late` is how much more a real rank may hold: gloo's reductions clone what they reduce, and garbage in cycles waits
+    for its collection, both as long as timing has it.
+    """
     pairs = [(record, rank) for record in records.values() for rank in sorted({0, world_size - 1})]
     played = play([Part.of(record.case, world_size, rank) for record, rank in pairs])
     for (record, rank), seen in zip(pairs, played, strict=True):
@@ -78,20 +84,21 @@ def check(records: dict[str, CaseRecord], world_size: int) -> None:
         real = record.ranks[rank].memory_pass
         # A rehearsal knows what lies on the host, which on CPU is the same memory.
         peak = max(phase.peak_bytes + phase.by_category.get("host", 0) for phase in seen.phases.values())
-        assert peak == pytest.approx(real.peak_bytes, rel=TOLERANCE), (record.case.id, rank)
+        low, high = real.peak_bytes * (1 - late), real.peak_bytes * (1 + TOLERANCE)
+        assert low <= peak <= high, (record.case.id, rank, peak, real.peak_bytes)
         assert seen.phases.keys() == real.phases.keys()
 
 
 def test_rehearsal_equals_two_real_ranks(launch, tmp_path: Path) -> None:
     suite = write_suite(tmp_path / "s.yaml", [{"id": id, **fields} for id, fields in DEFAULT.items()], **SUITE)
-    check(launch(2, suite).cases, 2)
+    check(launch(2, suite).cases, 2, late=TOLERANCE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", SLOW)
 def test_more_rehearsals(launch, tmp_path: Path, world_size: int) -> None:
     cases = [{"id": id, **fields} for id, fields in SLOW[world_size].items()]
-    check(launch(world_size, write_suite(tmp_path / "s.yaml", cases, **SUITE)).cases, world_size)
+    check(launch(world_size, write_suite(tmp_path / "s.yaml", cases, **SUITE)).cases, world_size, late=0.05)
 
 
 def of_32b(case_id: str, **fields: object) -> Case:

@@ -49,7 +49,8 @@ class Part:
         """The part, less what its memory does not depend on; equal parts need be played once.
 
         Gradients of earlier micro-batches are there from the second one on; a pipeline holds at most as many
-        micro-batches as it has stages, and goes on steadily after one more.
+        micro-batches as it has stages, and goes on steadily after one more. (The token ids that it keeps of those
+        left out, 16 bytes a token, are not counted.)
         """
         accumulation = case.accumulation_steps(world_size)
         enough = min(accumulation, 2 if case.pp_size == 1 else case.pp_size + 1)
