@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from bench.records.memory import widest_phase
 from bench.records.schema import CaseRecord, Evaluation, RankRecord
 from bench.spec.case import Case
 
@@ -154,10 +155,8 @@ def peak_spread(case: CaseRecord, meter: str) -> float | None:
 def peak_split(rank: RankRecord) -> tuple[str, dict[str, int]] | None:
     """Phase of the memory pass in which a rank peaks, and its bytes by category at that moment."""
     phases = rank.memory_pass.phases if rank.memory_pass else {}
-    if not phases:
-        return None
-    name = max(phases, key=lambda phase: phases[phase].peak_bytes)
-    return name, phases[name].by_category
+    name = widest_phase(phases)
+    return (name, phases[name].by_category) if name else None
 
 
 def checkpoint_bytes(case: CaseRecord) -> int | None:

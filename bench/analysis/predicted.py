@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.analysis import derive
-from bench.records.memory import TallyPhase
+from bench.records.memory import TallyPhase, widest_phase
 from bench.records.schema import CaseRecord
 
 METERS = ("allocated", "reserved", "device", "tally")
@@ -89,11 +89,8 @@ def _host_bytes_in_tally(case: CaseRecord) -> int:
 def _planned_moment(case: CaseRecord) -> tuple[str, TallyPhase] | None:
     """Phase and split of the widest planned moment of a training step."""
     phases = case.plan.phases if case.plan else {}
-    known = [name for name in _TRACED if name in phases]
-    if not known:
-        return None
-    widest = max(known, key=lambda name: phases[name].peak_bytes)
-    return widest, phases[widest]
+    widest = widest_phase({name: phases[name] for name in _TRACED if name in phases})
+    return (widest, phases[widest]) if widest else None
 
 
 def _error(predicted: float | None, measured: float | None) -> float | None:

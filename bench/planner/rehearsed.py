@@ -13,7 +13,7 @@ from bench.planner.job import FULL, Job
 from bench.planner.memory import RankMemory
 from bench.planner.meters import available_bytes, communicators, predict_meters
 from bench.planner.plan import CasePlan
-from bench.records.memory import MemoryPass
+from bench.records.memory import HOST, MemoryPass, widest_phase
 from bench.units import gib, gib_cell
 
 NOTICED = 0.03
@@ -40,8 +40,7 @@ class Rehearsed:
     @property
     def phase(self) -> str | None:
         """In which the peak falls."""
-        phases = {name: phase.peak_bytes for name, phase in self.traced.phases.items()}
-        return max(phases, key=phases.get, default=None)
+        return widest_phase(self.traced.phases)
 
     @property
     def error(self) -> float | None:
@@ -60,7 +59,7 @@ class Rehearsed:
         said = (
             self.memory.phase_peak(self.phase).components if self.phase != "steady" else self.memory.steady.components
         )
-        names = [*said, *(name for name in seen if name not in said and name != "host")]
+        names = [*said, *(name for name in seen if name not in said and name != HOST)]
         return {name: round(said.get(name, 0.0) - seen.get(name, 0)) for name in names}
 
     @property
@@ -121,7 +120,7 @@ def rehearsal_rows(rehearsals: Sequence[Rehearsed]) -> list[dict[str, Any]]:
             "formula_bytes": round(one.memory.peak.total), "formula_phase": one.memory.peak.phase,
             "formula_error": one.error, "steady_formula_error": one.steady_error, "differs_in": one.differs_in,
             "fits": one.fits,
-            "host_bytes": one.traced.phases[one.phase].by_category.get("host", 0) if one.phase else None,
+            "host_bytes": one.traced.phases[one.phase].by_category.get(HOST, 0) if one.phase else None,
             "phases": {name: phase.model_dump() for name, phase in one.traced.phases.items()},
         }
         for one in rehearsals
@@ -174,7 +173,7 @@ def _verdict(one: Rehearsed) -> dict[str, str]:
 def _components(one: Rehearsed) -> dict[str, str]:
     seen = one.traced.phases[one.phase].by_category
     shown = {"case": one.plan.case.id, "stage": str(one.memory.stage.index)}
-    names = [*one.memory.peak.components, "other", "host"]
+    names = [*one.memory.peak.components, "other", HOST]
     return shown | {name.replace("_", " "): gib_cell(seen.get(name, 0)) for name in names if name != "batch"}
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
 
 from bench.records.base import Record
+
+HOST = "host"
+"""Category of what lies in the memory of the host: shown, but in no total. Told apart in rehearsals alone."""
 
 
 class PhaseMemory(Record):
@@ -28,7 +32,12 @@ class TallyPhase(Record):
     peak_bytes: int
     by_category: dict[str, int]
     """weights, gradients, master_weights, optimizer_state, activations, logits, gathered, buckets,
-    batch, temporaries, other; they sum to `peak_bytes`."""
+    batch, temporaries, other; they sum to `peak_bytes`. HOST is beside them."""
+
+
+def widest_phase(phases: Mapping[str, TallyPhase]) -> str | None:
+    """The phase that peaks highest, the first of equals; None where there is none."""
+    return max(phases, key=lambda name: phases[name].peak_bytes, default=None)
 
 
 class MemoryPass(Record):

@@ -17,10 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from bench.records.memory import TallyPhase
+from bench.records.memory import HOST, TallyPhase
 
-HOST = "host"
-"""In the memory of the host: shown, but in no total. Told apart in rehearsals alone, where both are one device."""
 CATEGORIES = (
     "weights", "gradients", "master_weights", "optimizer_state", "activations", "logits", "gathered",
     "buckets", "batch", "temporaries", "other", HOST,

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from bench.records.memory import MemoryPass
+from bench.records.memory import HOST, MemoryPass
 from bench.spec import ds_config
 from bench.spec.case import Case
 from bench.spec.models import shape_of
@@ -22,7 +22,6 @@ from bench.worker.memory_pass import trace_memory
 from bench.worker.parallel.build import build
 from bench.worker.parallel.mesh import build_mesh
 from bench.worker.rehearsal import stage
-from bench.worker.tally import HOST
 
 _STEPPED = ("master_weights", "optimizer_state")
 LOSS_TOKENS = 1
